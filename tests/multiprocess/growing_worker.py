@@ -1,7 +1,8 @@
 """One rank of an elastic job that trains until DIRECTORY/finish exists: growing_worker.py DIRECTORY.
 
 The ranks of each world leave in DIRECTORY/worlds who they are, one line a generation; each rank how it ended in
-DIRECTORY/end-TASK, with the longest step that a change of the world has cost it.
+DIRECTORY/end-TASK, with the longest step that a change of the world has cost it. With ON_LEAVING=raise one that has
+left raises an error on its way out.
 """
 
 import json
@@ -50,5 +51,10 @@ def train(state: elastic.ObjectState) -> None:
         time.sleep(0.02)
 
 
-train(state)
+try:
+    train(state)
+except SystemExit as left:
+    if os.environ.get("ON_LEAVING") == "raise":
+        raise ValueError("the last checkpoint cannot be written") from left
+    raise
 (DIRECTORY / f"end-{ME}").write_text(json.dumps({"step": state.step, "rank": tfc.rank(), "seen": seen}))

@@ -280,3 +280,45 @@ def test_a_killed_agent_ends_the_job_whose_ranks_are_all_its(tmp_path):
         assert code != 0
         assert "agent" in err
         job.wait_until_gone(10.0)
+
+
+MISTAKEN = """
+import os
+import tfcollective as tfc
+os.environ["TFCOLLECTIVE_TRANSPORT"] = "pigeons"
+tfc.init()
+"""
+
+WITHOUT_KEY = """
+import os, signal
+import numpy as np
+import tfcollective as tfc
+from tfcollective import elastic
+tfc.init()
+
+@elastic.run
+def train(state):
+    while True:
+        if tfc.size() == 2 and tfc.rank() == 1:
+            os.unlink(os.environ["TFCOLLECTIVE_KEY_FILE"])
+            os.kill(os.getpid(), signal.SIGKILL)
+        tfc.get_communicator().allreduce(np.ones(1))
+        state.commit()
+
+train(elastic.ObjectState(step=0))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "cause", "replaced"),
+    [
+        pytest.param(MISTAKEN, "ConfigError: .*pigeons", 0, id="setting"),
+        pytest.param(WITHOUT_KEY, "ConfigError: .*cannot read the job key", 1, id="key"),
+    ],
+)
+def test_an_error_of_configuration_in_init_ends_the_job_at_once(program, cause, replaced):
+    with Run(("-np", "2", "--min-np", "1", "--", sys.executable, "-c", program)) as job:
+        code, _, err = job.finish(60)  # it would be started again and again
+    assert code == 1, err
+    assert re.search(f"the job failed: rank .*exited with code 1(.|\n)*{cause}", err), err
+    assert len(re.findall("takes the place of", err)) == replaced, err

@@ -67,3 +67,18 @@ def test_a_second_training_outlasts_lost_ranks_too(tmp_path):
     assert code == 0, err
     for task in (0, 2):
         assert json.loads((tmp_path / f"second-{task}").read_text())["sizes"] == [3] * 5 + [2] * 5
+
+
+def test_a_job_none_of_whose_processes_comes_to_a_world_ends_at_the_elastic_timeout():
+    with Run(("-np", "2", "--min-np", "1", "--elastic-timeout", "4", "--", "sh", "-c", "kill -9 $$")) as job:
+        code, _, err = job.finish(60)
+    assert code == 137, err
+    assert re.search(r"the job failed: rank \d \(worker:\d, pid \d+\) was killed by SIGKILL", err), err
+
+
+@pytest.mark.parametrize("status", [1, 127])
+def test_a_program_that_fails_everywhere_before_the_first_world_ends_the_job_at_once(status):
+    with Run(("-np", "2", "--min-np", "1", "--", "sh", "-c", f"echo what >&2; exit {status}")) as job:
+        code, _, err = job.finish(60)  # the elastic timeout is ten times that
+    assert code == status, err
+    assert re.search(rf"the job failed: rank \d \(worker:\d, pid \d+\) exited with code {status}", err), err

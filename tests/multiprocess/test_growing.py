@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from growing import Growing
-from launching import Run, until
+from launching import Run, environment_of, gone, until
 
 import tfcollective
 from tfcollective import elastic
@@ -41,6 +41,38 @@ def test_a_job_grows_and_shrinks_with_its_hosts(growing):
     assert all(f"worker:{task} has left in order" in err for task in (0, 2))
     assert "failed" not in err
     assert "takes the place of" not in err
+
+
+@pytest.mark.elastic
+def test_what_a_rank_raises_that_was_asked_to_leave_is_no_failure_of_the_job(growing):
+    growing.has(f"{ONE}:1", f"{TWO}:1")
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", env={"ON_LEAVING": "raise"}):
+        growing.comes_to(2)
+        growing.has(f"{ONE}:1")
+        growing.comes_to(1)
+        growing.has(f"{ONE}:2")
+        growing.comes_to_be(0, 2)
+        err, ended = growing.ends()
+    assert sorted(ended) == [0, 2]
+    assert "worker:1 has left in order" in err
+    assert "ValueError: the last checkpoint cannot be written" in err
+
+
+@pytest.mark.elastic
+def test_what_a_rank_raises_that_has_left_at_sigterm_is_no_failure_of_the_job(growing):
+    growing.has(f"{ONE}:2")
+    with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", env={"ON_LEAVING": "raise"}) as job:
+        growing.comes_to(2)
+        (rank,) = (one for one in job.processes() if environment_of(one).get("TFCOLLECTIVE_TASK") == "worker:1")
+        rank.terminate()
+        growing.comes_to(1)
+        until(lambda: gone(rank), 60)
+        growing.has(f"{ONE}:3")
+        growing.comes_to_be(0, 2)
+        err, ended = growing.ends()
+    assert sorted(ended) == [0, 2]
+    assert "worker:1 has left in order" in err
+    assert "ValueError: the last checkpoint cannot be written" in err
 
 
 @pytest.mark.elastic

@@ -7,6 +7,7 @@ import sys
 
 import psutil
 import pytest
+from by_hand import free_port
 from launching import JOIN, Run, gone, run, until
 from time_limits import within
 
@@ -47,6 +48,26 @@ def test_agents_share_the_ranks_and_end_with_them(tmp_path):
     assert not key.exists()
 
 
+def test_agents_join_again_when_the_job_is_started_again(tmp_path):
+    key, failed = tmp_path / "key", tmp_path / "failed"
+    key.write_text("ab" * 32)
+    key.chmod(0o600)
+    place = ("--port", str(free_port()), "--key-file", str(key))
+    arguments = ("-np", "2", "--wait-for-agents", "2", "--max-restarts", "1", *place, *ON_LOOPBACK)
+    # The rank that does not fail sleeps until it is ended: an agent whose ranks have all ended well has left its job.
+    first = f"from pathlib import Path\nfailed = Path({str(failed)!r})\nfirst = not failed.exists()"
+    once = "if first and rank == 0: time.sleep(600)\nif first: failed.touch(); os._exit(5)"
+    program = f"{JOIN}\n{first}\njoin(); print('rank', rank)\n{once}"
+    with Run((*arguments, "python", "-c", program)) as one, agents(one, 2, key) as started:
+        said = [agent.communicate(timeout=within(90))[0] for agent in started]
+        code, _, err = one.finish()
+    assert code == 0, err
+    assert [agent.returncode for agent in started] == [0, 0]
+    assert "rank 1" in said[0] + said[1]
+    assert failed.exists()
+    assert key.read_text() == "ab" * 32  # given, so it stays
+
+
 @pytest.mark.hosts  # needs nothing but time: seven seconds of silence
 def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
     key = tmp_path / "key"
@@ -56,7 +77,7 @@ def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
         rank = psutil.Process(int(agent.stdout.readline().split()[-1]))
         one.signal(signal.SIGKILL)
         agent.communicate(timeout=within(30))
-        assert agent.returncode == 70
+        assert agent.returncode == 75
         until(lambda: gone(rank))
 
 

@@ -91,14 +91,14 @@ def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone():
     """Its stdin stays open: the process that holds it may have been stopped."""
     with agent_with_a_rank(host_timeout=0.5) as (agent, rank, server):
         server.close()
-        assert agent.wait(within(60)) == 70
+        assert agent.wait(within(60)) == 75
         until(lambda: gone(rank))
 
 
 def test_an_agent_ends_its_ranks_at_the_end_of_its_stdin():
     with agent_with_a_rank() as (agent, rank, _):
         agent.stdin.close()
-        assert agent.wait(within(60)) == 70
+        assert agent.wait(within(60)) == 75
         until(lambda: gone(rank))
 
 

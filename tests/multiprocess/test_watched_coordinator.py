@@ -4,16 +4,19 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
+from functools import partial
 
 import psutil
 import pytest
 from launching import gone, until
 from time_limits import within
 
+from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.process import introduce, spawn
-from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.protocol import ServerOptions, end_key, node_name
 from tfcollective.control.rounds import Bounds
 from tfcollective.control.state import TaskState
 from tfcollective.control.watched import RestartLimit, WatchedCoordinator
@@ -99,6 +102,105 @@ def test_one_that_hangs_is_replaced(tmp_path):
         assert held.coordinator.pid == second.pid
         held.coordinator.admit(TaskKey("worker", 2))
         assert client.get("key").value == "old"
+
+
+def test_a_node_that_vanishes_while_none_listens_is_missed(tmp_path):
+    """Signs of life are not in the journal: those that wait for a node ask again, and its silence counts from then."""
+    down, over, answers = threading.Event(), threading.Event(), queue.SimpleQueue()
+
+    def live(number, until_when):
+        with held.client() as client:
+            while not until_when.is_set():
+                Channel(client).call(lambda client: client.alive(node_name(number)))
+                until_when.wait(0.2)
+
+    def follow(number):
+        with held.client() as client:
+            answers.put((number, Channel(client).call(partial(wait_while, number=number))))
+
+    def wait_while(client, number):
+        return client.wait_while(end_key(number), node_name(number), 4.0)
+
+    with Held(tmp_path) as held, held.client() as client:
+        first = held.started()
+        assert [client.enroll(token, {}) for token in "ab"] == [0, 1]
+        threads = [threading.Thread(target=live, args=(number, when)) for number, when in ((0, down), (1, over))]
+        threads += [threading.Thread(target=follow, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        down.set()
+        first.kill()
+        held.started()
+        assert answers.get(timeout=within(60)) == (0, None)
+        Channel(client).call(lambda client: client.put(end_key(1), "ended"))
+        number, entry = answers.get(timeout=within(60))
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert (number, entry.value) == (1, "ended")
+
+
+@pytest.mark.elastic
+def test_one_that_is_stopped_before_it_listens_is_replaced(tmp_path, monkeypatch):
+    stopped = queue.SimpleQueue()
+
+    def stop_the_second(process, config):
+        if config.life == 1:
+            os.kill(process.pid, signal.SIGSTOP)
+            stopped.put(process.pid)
+        return introduce(process, config)
+
+    monkeypatch.setattr("tfcollective.control.watched.introduce", stop_the_second)
+    with Held(tmp_path) as held, held.client() as client:
+        first = held.started()
+        assert client.put("key", "old") == 1
+        first.kill()
+        second = psutil.Process(stopped.get(timeout=within(60)))
+        third = held.started()
+        assert len({first.pid, second.pid, third.pid}) == 3
+        assert gone(second)
+        assert Channel(client).call(lambda client: client.get("key")).value == "old"
+
+
+@pytest.mark.parametrize("when", ["before it knows its job", "while it serves"])
+def test_one_that_is_stopped_dies_with_its_launcher(tmp_path, when):
+    """Which the kernel sees to: a stopped process can do nothing."""
+    program = """
+import os, sys, threading
+from tfcollective.control import watched
+from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.rounds import Bounds
+from tfcollective.tasks import workers
+
+def introduce(process, config, inner=watched.introduce):
+    if WHEN:
+        threading.Event().wait()
+    return inner(process, config)
+
+watched.introduce = introduce
+options = ServerOptions("job", b"k" * 32, workers(2), 60.0, bounds=Bounds(1, 2, 3, 30.0))
+from pathlib import Path
+made = watched.WatchedCoordinator(options, Path(sys.argv[1]), dict(os.environ), "warning", lambda event: None)
+made.__enter__()
+threading.Event().wait()
+""".replace("WHEN", str(when.startswith("before")))
+    launcher = psutil.Popen([sys.executable, "-c", program, str(tmp_path / "journal")])
+    try:
+        until(lambda: armed(launcher.children()), 60)
+        (child,) = launcher.children()
+        if when == "while it serves":
+            until(lambda: [one for one in child.net_connections() if one.status == psutil.CONN_LISTEN], 60)
+        child.suspend()
+        launcher.kill()
+        until(lambda: gone(child), 60)
+    finally:
+        launcher.kill()
+        launcher.wait()
+
+
+def armed(children):
+    """Whether the coordinator's Python has run its first line, which imports the module that the kernel is asked by."""
+    return children and any("ctypes" in one.path for one in children[0].memory_maps())
 
 
 def test_the_port_is_never_free_while_none_listens(tmp_path):

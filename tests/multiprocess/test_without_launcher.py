@@ -11,6 +11,7 @@ from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
 from time_limits import within
 
+from tfcollective.exit_codes import ExitCode
 from tfcollective.machine.network import free_ports, interface_addresses
 from tfcollective.topology import is_loopback
 
@@ -221,5 +222,5 @@ for call in (tfcollective.rank, tfcollective.get_communicator):
         assert ps.returncode == 0
         assert "it ends" in err
         _, err = refused.communicate(timeout=within(30))
-        assert refused.returncode == 1
+        assert refused.returncode == ExitCode.USAGE
         assert "there are no parameter servers" in err

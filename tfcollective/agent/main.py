@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import selectors
 import signal
 import socket
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +37,6 @@ from tfcollective.agent.protocol import (
     StartCommand,
     StopCommand,
     WorkerPlan,
-    end_key,
-    node_name,
 )
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.supervisor import Supervisor
@@ -45,10 +44,11 @@ from tfcollective.clock import SYSTEM_CLOCK, Deadline
 from tfcollective.codec import decode, to_document
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.liveness import Heartbeat
+from tfcollective.control.protocol import end_key, node_name
 from tfcollective.control.records import JobDirectory
 from tfcollective.control.relay import BeatRelay
 from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
-from tfcollective.exit_codes import ExitCode
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity import current_node_id
 from tfcollective.private_directory import write_private
 from tfcollective.processes import become_subreaper, end_descendants
@@ -57,6 +57,7 @@ from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
 _LOG = log.get_logger(__name__)
+_STANDBY_S = 5.0  # each try is one more node to the coordinator
 _GONE = "lost its launcher and ended its ranks"
 
 _Follow = Callable[[CoordinatorClient, int], None]
@@ -70,31 +71,91 @@ def main(stdin: int = 0) -> int:
     if line is None:
         return ExitCode.LOST  # the launcher has died before it could say anything
     try:
-        return _serve(decode(line, NodeSettings, "the node's settings"), orders, None, None)
+        return _serve(decode(line, NodeSettings, "the node's settings"), orders, None, None).exit_code
     except _LauncherGoneError:
         return ExitCode.LOST  # no process is left that could read more of it
     except TfCollectiveError as error:
-        sys.stderr.write(f"tfcollective: {error}\n")
+        log.say(str(error))
         return ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.INTERNAL
 
 
 def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
     """The same for an agent that a person or a platform has started: orders come from the coordinator.
 
+    When the job fails and is started again, the agent joins it again, as long as the launcher comes back soon.
     ``key_file`` is where the key comes from, see :func:`~tfcollective.agent.node.enroll`. Raises TfCollectiveError when
     it cannot take part.
     """
+    failed = False
+    deadline = Deadline.after(settings.timeout)
+    while True:
+        try:
+            part = _served(settings, key_file, deadline)
+        except _NotNowError as error:
+            if deadline.expired():
+                raise
+            _LOG.info("agent: %s", error)
+            time.sleep(_STANDBY_S)
+            continue
+        except CoordinatorError as error:
+            if not failed:
+                raise
+            if isinstance(error, _LauncherGoneError) and not deadline.expired():  # the last start's, as it ended
+                time.sleep(TIMING.retry)
+                continue
+            _LOG.warning("agent: the job was not started again: %s", error)
+            return ExitCode.LOST
+        if not part.again:
+            return part.exit_code
+        failed, deadline = True, Deadline.after(min(settings.timeout, TIMING.rejoin))
+        _LOG.warning("agent: the job failed; waiting for its next start, at most %.0f s", deadline.remaining())
+        time.sleep(TIMING.next_start)  # nothing tells that the coordinator of the failed start has ended
+
+
+@dataclass(frozen=True)
+class _Part:
+    """How this node's part of one start of the job ended.
+
+    Attributes:
+        end: as the launcher hears it.
+        lost: whether the launcher is gone: what has started this agent may try again.
+        left: whether the node was to be taken away, and the job goes on without it.
+        again: whether the job has failed, and is started again.
+    """
+
+    end: End
+    lost: bool = False
+    left: bool = False
+    again: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """What a platform, or a person, sees of it. A container that SIGTERM ends says so: one that ended with 0 would
+        have done its work, and would not be replaced."""
+        if self.lost:
+            return ExitCode.LOST
+        if self.left and self.end.signal is None and os.getpid() == 1:
+            return SIGNAL_BASE + signal.SIGTERM
+        return self.end.exit_code
+
+
+def _served(settings: NodeSettings, key_file: Path | None, until: Deadline) -> _Part:
+    """One start of the job, which the launcher begins before the deadline."""
     reader, writer = socket.socketpair()
 
     def follow(client: CoordinatorClient, number: int) -> None:
         threading.Thread(target=follow_orders, args=(client, number, writer), name="tfc-orders", daemon=True).start()
 
     with reader, writer:
-        return _serve(settings, Orders(reader.fileno()), follow, key_file)
+        return _serve(settings, Orders(reader.fileno()), follow, key_file, until)
 
 
 class _LauncherGoneError(CoordinatorError):
     """The launcher has ended before it has given orders."""
+
+
+class _NotNowError(CoordinatorError):
+    """The job has its agents, but may need others when it is started again."""
 
 
 class _Stopped(Exception):  # noqa: N818  not an error
@@ -105,40 +166,50 @@ class _Stopped(Exception):  # noqa: N818  not an error
         self.end = End(None, signal.Signals(number).name)
 
 
-def _serve(settings: NodeSettings, orders: Orders, follow: _Follow | None, key_file: Path | None) -> int:
+def _serve(
+    settings: NodeSettings,
+    orders: Orders,
+    follow: _Follow | None,
+    key_file: Path | None,
+    until: Deadline | None = None,
+) -> _Part:
+    limit = settings.timeout
     with Interrupts() as interrupts:
         try:
             address = own_address(settings)
+            settings = replace(settings, timeout=limit if until is None else until.remaining())
             settings, number = enroll(settings, address, key_file, lambda pause: _wait(orders, interrupts, pause))
         except _Stopped as stopped:
-            return stopped.end.exit_code
+            return _Part(stopped.end)
         if follow is not None:
             follow(node_client(settings), number)
         with node_client(settings) as client:
             relay = BeatRelay(partial(client.alive, node_name(number)))
             heartbeat = _heartbeat(relay, interrupts)
             try:
-                config = _accepted(_first_order(orders, interrupts, settings.timeout))
+                config = _accepted(_first_order(orders, interrupts, limit))
                 heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
                 heartbeat.interval = config.beat_every
-                end = _run(placed(config, settings, address), settings, address, number, orders, interrupts, relay)
+                part = _run(placed(config, settings, address), settings, address, number, orders, interrupts, relay)
             except _Stopped as stopped:
-                end = stopped.end
+                part = _Part(stopped.end)
             except Exception as error:
                 _tell(client, number, End(str(error) or repr(error)))  # else the launcher learns of silence only
                 raise
             finally:
                 heartbeat.stop()
-            _tell(client, number, end)
-            return end.exit_code
+            _tell(client, number, part.end)
+            return part
 
 
 def _heartbeat(relay: BeatRelay, interrupts: Interrupts) -> Heartbeat:
+    """Until the first order says otherwise, it outlasts a coordinator that is started again."""
+
     def lost(cause: str) -> None:
         _LOG.error("agent: %s: ending the ranks", cause)
         interrupts.coordinator_lost()
 
-    made = Heartbeat(relay, lost, TIMING.host_timeout, TIMING.node_heartbeat)
+    made = Heartbeat(relay, lost, TIMING.coordinator_lost, TIMING.node_heartbeat)
     made.start()
     return made
 
@@ -178,10 +249,10 @@ def _first_order(orders: Orders, interrupts: Interrupts, timeout: float) -> byte
 
 
 def _accepted(order: bytes) -> AgentConfig:
-    """What the first order asks for; ConfigError when it is to go away."""
-    refused = decode(order, FirstOrder, "the first order").refused
-    if refused is not None:
-        raise ConfigError(refused)
+    """What the first order asks for; ConfigError when it is to go away, _NotNowError when it may try again."""
+    first = decode(order, FirstOrder, "the first order")
+    if first.refused is not None:
+        raise _NotNowError(first.refused) if first.again else ConfigError(first.refused)
     return decode(order, AgentConfig, "the agent's configuration")
 
 
@@ -193,7 +264,7 @@ def _run(
     orders: Orders,
     interrupts: Interrupts,
     relay: BeatRelay,
-) -> End:
+) -> _Part:
     """Runs the processes to their end."""
     log.configure(config.log_level)
     become_subreaper()
@@ -211,7 +282,8 @@ def _run(
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
-    return end
+    again = config.comes_again and end.signal is None and supervisor.failed
+    return _Part(end, lost=end.failure == _GONE, left=supervisor.leaving, again=again)
 
 
 @contextlib.contextmanager
@@ -301,7 +373,9 @@ class Supervision:
             except ConfigError as error:
                 _LOG.warning("agent: %s", error)
                 continue
-            if isinstance(command, StopCommand):
+            if isinstance(command, StopCommand) and command.cause is StopCause.ABANDONED:
+                self._abandon()
+            elif isinstance(command, StopCommand):
                 self._asked = True
                 self._supervisor.stop(command.cause, command.signal)
             elif isinstance(command, StartCommand):

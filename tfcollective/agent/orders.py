@@ -11,9 +11,9 @@ import signal
 import socket
 from contextlib import suppress
 
-from tfcollective.agent.protocol import orders_key
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import orders_key
 
 _READ_BYTES = 1 << 16
 

@@ -15,7 +15,7 @@ class StopCause(str, Enum):
     FAILURE = "failure"  # one of them failed
     ELSEWHERE = "elsewhere"  # a process of another agent failed, or its host was lost
     REQUEST = "request"  # a person or a platform asked for it, with a signal to the launcher or to the agent
-    ABANDONED = "abandoned"  # the launcher is gone
+    ABANDONED = "abandoned"  # the launcher is gone, or goes on without this node
     PREEMPTION = "preemption"  # the node is to be taken away, and the job goes on: they have been asked to leave
 
 

@@ -68,6 +68,7 @@ class NodeFacts:
         number: the order of enrolment; the launcher's side fills it in.
         instance: what its platform calls this one of those that have its name one after another; empty: none has it
             again.
+        unreadable: why what it has said cannot be read; the launcher's side fills it in.
     """
 
     name: str = ""
@@ -83,13 +84,15 @@ class NodeFacts:
     pid: int = 0
     number: int = -1
     instance: str = ""
+    unreadable: str = ""
 
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """What an :class:`AgentConfig` may come instead of: why the node is to go away."""
+    """What an :class:`AgentConfig` may come instead of: why the node is to go away; ``again``: it may try again."""
 
     refused: str | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,24 +115,9 @@ class End:
         return ExitCode.OK if self.failure is None else ExitCode.INTERNAL
 
 
-def node_name(number: int) -> str:
-    """The name under which a node's agent gives signs of life."""
-    return f"node/{number}"
-
-
-def end_key(number: int) -> str:
-    """Where an agent leaves its :class:`End`."""
-    return f"node/{number}/end"
-
-
-def orders_key(number: int) -> str:
-    """Where a node that the launcher holds no pipe to finds its orders."""
-    return f"node/{number}/orders"
-
-
-def refusal_line(reason: str) -> bytes:
-    """The order to go away."""
-    return encode_line(FirstOrder(reason))
+def refusal_line(reason: str, again: bool = False) -> bytes:
+    """The order to go away; ``again``: for now."""
+    return encode_line(FirstOrder(reason, again))
 
 
 @dataclass(frozen=True)
@@ -213,6 +201,7 @@ class AgentConfig(ProcessOptions):
         placed: whether the processes have all that follows from their node already: threads, GPUs, address.
         elastic: whether the job outlasts the loss of a process.
         slots: of an elastic job: how many ranks this node may have.
+        comes_again: whether the launcher starts the job again when it fails, and this agent is to join it again then.
     """
 
     job_id: str
@@ -224,6 +213,7 @@ class AgentConfig(ProcessOptions):
     placed: bool = False
     elastic: bool = False
     slots: int = 0
+    comes_again: bool = False
 
 
 @dataclass(frozen=True)

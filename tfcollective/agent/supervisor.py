@@ -18,7 +18,9 @@ from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.failures import NOT_STARTED, ExitRecord, is_in_call, read_exception
+from tfcollective.errors import ConfigError
+from tfcollective.exit_codes import ExitCode
+from tfcollective.failures import NOT_STARTED, ExitRecord, describe_exception, is_in_call, read_exception
 from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import environ_snapshot, variable
@@ -29,6 +31,7 @@ _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _LEFT_CALL = 1
+_OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
 
 @dataclass
@@ -95,6 +98,11 @@ class Supervisor:
     def leaving(self) -> bool:
         """Whether the node is to be taken away, and the job goes on without its processes."""
         return self._leaving
+
+    @property
+    def failed(self) -> bool:
+        """Whether the processes were ended because the job has failed, here or elsewhere."""
+        return self._stop is not None and self._stop.cause in _OF_A_FAILURE
 
     def start(self) -> None:
         """Starts all processes, then the threads that read them (a fork must not meet a thread)."""
@@ -275,6 +283,14 @@ class Supervisor:
                 pump.catch_up(max(0.0, deadline - now), max(0.0, latest - now))
 
     def _start(self, config: WorkerPlan) -> None:
+        directory = self._config.scratch_dir
+        if not Path(directory).is_dir():
+            gone = ConfigError(
+                f"the directory of the job on this host, {directory}, is gone, and the job key with it: it has to stay "
+                f"for as long as the job runs; {variable('runtime_dir')} names another place"
+            )
+            self._record_start_failure(config, str(gone), ExitCode.USAGE, gone)
+            return
         copies: dict[str, BinaryIO] = {}
         try:
             copies = self._open_copies(config)
@@ -346,10 +362,13 @@ class Supervisor:
             )
         )
 
-    def _record_start_failure(self, config: WorkerPlan, text: str, code: int) -> None:
+    def _record_start_failure(self, config: WorkerPlan, text: str, code: int, error: ConfigError | None = None) -> None:
+        """``error``: what no other process in its place would be spared."""
         self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
         now = self._clock.wall()
-        self._report(ExitRecord(str(config.task), config.rank, self._node, 0, code, None, now, stderr_tail=(text,)))
+        exception = None if error is None else describe_exception(error, now)
+        about = (str(config.task), config.rank, self._node, 0, code, None, now)
+        self._report(ExitRecord(*about, stderr_tail=(text,), exception=exception))
 
     def _report(self, record: ExitRecord) -> None:
         self._reporter.exited(record)

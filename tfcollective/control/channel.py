@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tfcollective.control.client import CoordinatorClient, CoordinatorRefusedError
+from tfcollective.control.protocol import item_key
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
@@ -128,12 +129,6 @@ class Channel:
             if self.ended:
                 return None
             raise
-
-
-def item_key(key: str, number: int) -> str:
-    """Where an :class:`OrderQueue` leaves its item of this number, from 0 on: one for each, since a list of all would
-    be sent, and written into the coordinator's journal, again with each item, until it is too long for a message."""
-    return f"{key}/{number}"
 
 
 def _newer(key: str, version: int, client: CoordinatorClient) -> Entry | None:

@@ -96,9 +96,13 @@ class CoordinatorClient:
         *,
         reply_timeout: float = TIMING.reply,
         connections: int = _CONNECTIONS,
+        forwarded: bool = False,
     ) -> CoordinatorClient:
-        """The same for ``coordinator``, a HOST:PORT, with the encryption that this process's settings ask for."""
+        """The same for ``coordinator``, a HOST:PORT, with the encryption that this process's settings ask for. One that
+        is ``forwarded`` is on another host, though the port is one of this host."""
         at, encryption = Endpoint.parse(coordinator), Settings.load().encryption
+        if forwarded and encryption == "auto":
+            encryption = "on"
         return cls(at, key, job_id, encryption=encryption, reply_timeout=reply_timeout, connections=connections)
 
     def __enter__(self) -> CoordinatorClient:
@@ -224,6 +228,12 @@ class CoordinatorClient:
         """
         return self._call(messages.Enroll(token, facts), messages.Enrolled).number
 
+    def nodes(self, since: int, *, timeout: float) -> messages.NodeList:
+        """The nodes that have enrolled, from this number on, as many as one answer holds; none when none comes within
+        ``timeout`` seconds (20 at most)."""
+        wait = min(TIMING.poll, timeout)
+        return self._call(messages.ListNodes(since, wait), messages.NodeList, wait=wait)
+
     def world_size(self) -> int:
         """How many ranks the world has now; 0 before the first."""
         return self._call(messages.CountMembers(), messages.Members).size
@@ -246,6 +256,11 @@ class CoordinatorClient:
             measured = (received - sent, there - (sent + received) // 2)
             best = measured if best is None else min(best, measured)
         return 0 if best is None else best[1]
+
+    def find_gone(self, nodes: Sequence[int], limit: float) -> frozenset[int]:
+        """Which of the enrolled nodes with these numbers have gone: their agents have said how they have ended, or have
+        not been :meth:`alive` for ``limit`` seconds."""
+        return frozenset(self._call(messages.FindGone(tuple(nodes), limit), messages.Gone).nodes)
 
     # ---- key-value store -------------------------------------------------------------------------------------------
 
@@ -276,11 +291,6 @@ class CoordinatorClient:
             found = self._call(request, messages.Found, wait=request.timeout)
             if found.entry is not None or found.silent:
                 return found.entry
-
-    def has_gone(self, key: str, name: str, limit: float) -> bool:
-        """Whether :meth:`wait_while` would return now."""
-        found = self._call(messages.Get(key, 0, 0.0, messages.Presence(name, limit, limit)), messages.Found)
-        return found.entry is not None or found.silent
 
     def _entry(self, request: messages.Get) -> Entry | None:
         return self._call(request, messages.Found, wait=request.timeout).entry

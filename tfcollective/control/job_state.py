@@ -6,13 +6,15 @@ are not among the values. A process that goes on where another one has ended hea
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.control import blobs, messages
-from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
+from tfcollective.control.enrolments import Enrolments
+from tfcollective.control.protocol import PENDING, TRAINING_ENDED, end_key, item_key, node_name, node_of, orders_key
 from tfcollective.control.state import Membership, Refusal, RendezvousFailure, Silence, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.tasks import TaskKey
@@ -36,6 +38,13 @@ class Recall:
 
     beat: messages.Beat
     heard: float
+
+
+@dataclass(frozen=True)
+class Forsake:
+    """A task that has joined is not waited for any longer: its process has gone, and another one takes its place."""
+
+    task: TaskKey
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ CHANGES: Mapping[str, type[Any]] = {
         *(messages.Join, messages.Beat, messages.Leave, messages.NodeLeaves, messages.Done, messages.Failing),
         *(messages.Admit, messages.AdmitNoMore, messages.Started, messages.Exited),
         *(messages.Put, messages.Remove, messages.Enroll),
-        *(Expire, FallSilent, Recall, Resume),
+        *(Expire, FallSilent, Forsake, Recall, Resume),
     )
 }
 
@@ -106,6 +115,7 @@ class JobState:
         durations: how long (s) the processes of the tasks that have ended ran.
         changes: how many there have been.
         announced: the newest generation for which the members were asked to come together.
+        nodes: those that have enrolled.
     """
 
     def __init__(self, membership: Membership, store: Store, record: Callable[[Change], None] | None = None) -> None:
@@ -117,8 +127,9 @@ class JobState:
         self.announced = 0
         self._record = record
         self._began: dict[TaskKey, float] = {}
-        self._nodes: dict[str, int] = {}  # the token of each -> its number
+        self.nodes = Enrolments()
         self._touched: list[str] = []
+        self._forgotten: list[int] = []  # nodes
         self._makers: Mapping[type, Callable[[Any, float], object]] = {
             messages.Join: lambda what, now: self.membership.join(what.request, now, what.lost),
             messages.Beat: self._beat,
@@ -135,6 +146,7 @@ class JobState:
             messages.Enroll: self._enroll,
             Expire: self._expire,
             FallSilent: self._fall_silent,
+            Forsake: lambda what, now: self.membership.forsake(what.task),
             Recall: self._recall,
             Resume: lambda what, now: self.membership.resume(now),
         }
@@ -194,6 +206,16 @@ class JobState:
         """The keys of the values that have been set since the last call."""
         touched, self._touched = self._touched, []
         return touched
+
+    def has_forgotten(self, name: str) -> bool:
+        """Whether this is the name of a node that has ended so long ago that nothing is known of it any longer."""
+        number = node_of(name, node_name)
+        return number is not None and number < self.nodes.count and number not in self.nodes
+
+    def take_forgotten(self) -> list[int]:
+        """The numbers of the nodes of which nothing is known any longer since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def _follow_up(self, what: object, now: float) -> None:
         """What follows from a change whatever it was; its record holds that, too."""
@@ -257,7 +279,23 @@ class JobState:
     def _put(self, key: str, value: object) -> int:
         version = self.store.put(key, value)
         self._touched.append(key)
+        node = node_of(key, end_key)
+        if node is not None:
+            self._end_node(node)
         return version
+
+    def _end_node(self, number: int) -> None:
+        """Of the nodes that have ended only the newest ones are known."""
+        oldest = self.nodes.end(number)
+        if oldest is None:
+            return
+        self._forgotten.append(oldest)
+        self.store.remove(end_key(oldest))
+        for order in itertools.count():
+            key = item_key(orders_key(oldest), order)
+            if self.store.get(key) is None:
+                break
+            self.store.remove(key)
 
     def _remove(self, what: messages.Remove, now: float) -> None:
         """The number of segments first, so that no reader finds half of them."""
@@ -269,10 +307,7 @@ class JobState:
 
     def _enroll(self, what: messages.Enroll, now: float) -> int:
         del now
-        if what.token not in self._nodes:
-            self._nodes[what.token] = self.store.append(NODES, what.facts)
-            self._touched.append(NODES)
-        return self._nodes[what.token]
+        return self.nodes.add(what.token, what.facts)
 
     def _expire(self, what: Expire, now: float) -> None:
         del what

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfcollective.codec import NotNegative, decode, encode
+from tfcollective.control.enrolments import EnrolledNode
 from tfcollective.control.output_log import OutputPiece
 from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.state import RendezvousFailure, TaskView, WorldChange
@@ -205,6 +206,44 @@ class Enrolled:
     """The order of enrolment, from 0 on."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class ListNodes:
+    """Which nodes have enrolled, from this number on? Answered when there are any, or after ``timeout`` seconds."""
+
+    since: int
+    timeout: NotNegative
+
+
+@dataclass(frozen=True)
+class NodeList:
+    """Some of them, in their order, and how many have enrolled so far. An answer has a limit: there may be more, from
+    ``then`` on. Of nodes that have ended only the newest ones are listed."""
+
+    nodes: tuple[EnrolledNode, ...]
+    count: int
+
+    @property
+    def then(self) -> int:
+        """From which number on to ask for those that are not in this list."""
+        return self.nodes[-1].number + 1 if self.nodes else self.count
+
+
+@dataclass(frozen=True)
+class FindGone:
+    """Which of these nodes have gone: their agents have said how they have ended, or have given no sign of life
+    (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
+
+    nodes: tuple[int, ...]
+    limit: NotNegative
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Their numbers."""
+
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True)

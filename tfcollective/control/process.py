@@ -110,11 +110,15 @@ class CoordinatorProcess:
 
 def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
     """A child that waits for its configuration (:func:`introduce`). It finds modules where this process does, whatever
-    has been done to ``sys.path``. Raises CoordinatorError when it cannot be started."""
+    has been done to ``sys.path``. Raises CoordinatorError when it cannot be started.
+
+    One with a journal that is stopped when the calling thread ends, the one that watches it, goes on then: it sees the
+    end of the launcher, and removes the journal.
+    """
     places = [place for place in sys.path if isinstance(place, str) and place]
     try:
         return subprocess.Popen(
-            [sys.executable, *program_of("tfcollective.control.__main__")],
+            [sys.executable, *program_of("tfcollective.control.__main__", resumed_at_end=bool(config.journal))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

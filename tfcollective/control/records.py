@@ -82,8 +82,7 @@ class JobDirectory:
     def create(cls, parent: Path, job_id: str) -> JobDirectory:
         """Makes the directory; removes what ended jobs of this host have left. ConfigError when it cannot be made."""
         for owner in parent.glob(f"*/{_OWNER}"):
-            if _owner_of(owner.parent) is _Owner.GONE:
-                shutil.rmtree(owner.parent, ignore_errors=True)
+            _judge(owner.parent)
         path = parent / job_id
         with _explained(path):
             path.mkdir(mode=0o700)
@@ -124,10 +123,7 @@ def _read(path: Path) -> JobRecord | None:
 
     What cannot be read stays: records are written whole, so it is one of another version, whose job may run.
     """
-    owner = _owner_of(path.parent)
-    if owner is _Owner.GONE:
-        shutil.rmtree(path.parent, ignore_errors=True)
-    if owner is not _Owner.RUNS:
+    if _judge(path.parent) is not _Owner.RUNS:
         return None
     try:
         return decode(path.read_bytes(), JobRecord, "the record of a job")
@@ -155,13 +151,20 @@ def _take_lock(directory: Path) -> int:
     return descriptor
 
 
-def _owner_of(directory: Path) -> _Owner:
+def _judge(directory: Path) -> _Owner:
+    """What has become of the owner of a directory, which is removed if that is gone."""
     try:
-        with (directory / _OWNER).open("rb") as file:
+        with (directory / _OWNER).open("r+b") as file:  # NFS locks no file that cannot be written
             # The boot's id is the kernel's: all its PID namespaces share it, no other host has it.
             if file.read() != _BOOT_ID.read_bytes():
                 return _Owner.UNKNOWN
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # While the lock is held no other process removes the directory, and none can make one in its place. One may
+            # have before: the file that was opened is another then.
+            if not os.path.samestat(os.fstat(file.fileno()), (directory / _OWNER).stat()):
+                return _Owner.UNKNOWN
+            _LOG.info("%s is removed: the job that it belonged to has ended", directory)
+            shutil.rmtree(directory, ignore_errors=True)
     except BlockingIOError:
         return _Owner.RUNS
     except OSError:

@@ -322,7 +322,7 @@ class CoordinatorServer:
         if request.method != "POST" or not self._service.serves(request.path):
             return 404, encode(Refused(f"there is no {request.method} {request.path}"))
         try:
-            return 200, await self._service.answer(request.path, body)
+            return 200, await self._service.answer(request.path, body, lambda: request.transport is not None)
         except ConfigError as error:
             self._refusals.note(f"refused {request.path} from {request.remote}: {error}")
             return 400, encode(Refused(str(error)))

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from tfcollective.clock import Clock
 from tfcollective.codec import decode, encode
 from tfcollective.control import messages
-from tfcollective.control.job_state import JobState, JobView, Resume
+from tfcollective.control.job_state import Forsake, JobState, JobView, Resume
 from tfcollective.control.journal import Journal
 from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
-from tfcollective.control.rounds import NO_LIMIT
+from tfcollective.control.protocol import end_key, node_name
+from tfcollective.control.rounds import NO_LIMIT, JoinRequest
 from tfcollective.control.state import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
 from tfcollective.control.store import Store
 from tfcollective.control.wakeups import Wakeups
@@ -31,7 +32,8 @@ _MAX_OUTPUT_BYTES = 16 << 20
 _OUTPUT_OF_A_LIFE = 1 << 32  # more pieces than a process can have
 _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
-_TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _CHANGES = "time", "round", "ends", "output", "store", "changes"
+_TIME, _ROUND, _ENDS, _OUTPUT, _STORE = "time", "round", "ends", "output", "store"
+_CHANGES, _NODES = "changes", "nodes"
 _MAX_NEWS_BYTES, _VIEW_BYTES, _NAME_BYTES, _MAX_EVENTS = 1 << 20, 600, 40, 16
 
 
@@ -85,6 +87,8 @@ class JobService:
         self._liveness = LivenessTracker[str](TIMING.longest_gap)  # of processes that are no tasks
         self._awaited: Counter[messages.Presence] = Counter()
         self._never_heard: set[str] = set()
+        # By task: the newest request to join, and whether the connection is there by which it has come.
+        self._joining: dict[TaskKey, tuple[JoinRequest, Callable[[], bool]]] = {}
         self._closing = False
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
         self._output = OutputLog(_MAX_OUTPUT_BYTES, life * _OUTPUT_OF_A_LIFE)
@@ -104,6 +108,8 @@ class JobService:
             messages.Status: self._status,
             messages.ReadClock: self._read_clock,
             messages.Enroll: self._enroll,
+            messages.ListNodes: self._list_nodes,
+            messages.FindGone: self._find_gone,
             messages.Put: self._put,
             messages.Get: self._get,
             messages.Remove: self._remove,
@@ -119,17 +125,31 @@ class JobService:
         """Whether there are requests that go to ``path``."""
         return path in self._handlers
 
-    async def answer(self, path: str, body: bytes) -> bytes:
-        """The answer to a request to ``path``. Raises ConfigError when ``body`` is something else than that request,
-        Refusal when it contradicts the state."""
+    async def answer(self, path: str, body: bytes, connected: Callable[[], bool] = lambda: True) -> bytes:
+        """The answer to a request to ``path``; ``connected()`` as long as the connection lasts by which it has come.
+        Raises ConfigError when ``body`` is something else than that request, Refusal when it contradicts the state."""
         kind, handler = self._handlers[path]
-        reply = await handler(decode(body, kind, "the body"))
+        request: object = decode(body, kind, "the body")
+        if isinstance(request, messages.Join):
+            self._forsake(request, connected)
+        reply = await handler(request)
         return reply if isinstance(reply, bytes) else encode(reply)
 
     def close(self) -> None:
         """Ends all waits: their answer is that the job has ended."""
         self._closing = True
         self._wakeups.wake_all()
+
+    def _forsake(self, message: messages.Join, connected: Callable[[], bool]) -> None:
+        """Another process that waited as this task does so no longer if its connection has ended: without an agent
+        none else says that it has died."""
+        task, request = message.request.task, message.request
+        earlier, was_connected = self._joining.get(task, (request, connected))
+        if (earlier.node, earlier.pid) != (request.node, request.pid):
+            if was_connected():
+                return  # two processes have the same task
+            self._make(Forsake(task))
+        self._joining[task] = request, connected
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
 
@@ -168,6 +188,9 @@ class JobService:
     def _tell(self) -> None:
         """Something may have changed: those that it concerns hear of it."""
         self._wakeups.wake(_CHANGES, *((_STORE, key) for key in self._state.take_touched()))
+        for number in self._state.take_forgotten():
+            self._liveness.forget(node_name(number))
+            self._never_heard.discard(node_name(number))
         news = self._state.events[self._handed_on :]
         self._handed_on += len(news)
         for event in news:
@@ -201,6 +224,8 @@ class JobService:
     def _is_silent(self, presence: messages.Presence | None) -> bool:
         if presence is None:
             return False
+        if self._state.has_forgotten(presence.name):
+            return True
         limit = presence.first if presence.name in self._never_heard else presence.limit
         return self._liveness.silence(presence.name, self._clock.monotonic()) >= limit
 
@@ -311,12 +336,10 @@ class JobService:
     @contextlib.contextmanager
     def _awaiting(self, presence: messages.Presence | None) -> Iterator[None]:
         """While it is open, the silence of this process wakes those that wait for the topic ``presence``."""
-        if presence is None:
+        if presence is None or self._state.has_forgotten(presence.name):
             yield
             return
-        if presence.name not in self._liveness:
-            self._liveness.heard(presence.name, self._clock.monotonic())
-            self._never_heard.add(presence.name)
+        self._expect(presence.name)
         self._awaited[presence] += 1
         if len(self._awaited) == 1:
             self._wakeups.wake(_TIME)  # there is something to look for; later waits are looked at in their turn
@@ -327,12 +350,33 @@ class JobService:
             if not self._awaited[presence]:
                 del self._awaited[presence]
 
+    def _expect(self, name: str) -> None:
+        """From now on, the silence of this process counts."""
+        if name not in self._liveness:
+            self._liveness.heard(name, self._clock.monotonic())
+            self._never_heard.add(name)
+
     async def _remove(self, message: messages.Remove) -> messages.Nothing:
         self._make(message)
         return messages.Nothing()
 
     async def _enroll(self, message: messages.Enroll) -> messages.Enrolled:
-        return messages.Enrolled(self._make(message))
+        return messages.Enrolled(self._make(message, _NODES))
+
+    async def _list_nodes(self, message: messages.ListNodes) -> messages.NodeList:
+        nodes = self._state.nodes
+        page = await self._until(lambda: nodes.since(message.since) or None, message.timeout, _NODES)
+        return messages.NodeList(page or (), nodes.count)
+
+    async def _find_gone(self, message: messages.FindGone) -> messages.Gone:
+        return messages.Gone(tuple(number for number in message.nodes if self._has_gone(number, message.limit)))
+
+    def _has_gone(self, number: int, limit: float) -> bool:
+        name = node_name(number)
+        if self._state.has_forgotten(name) or self._store.get(end_key(number)) is not None:
+            return True
+        self._expect(name)
+        return self._is_silent(messages.Presence(name, limit, limit))
 
     async def _show(self, message: messages.Show) -> messages.Nothing:
         self._output.add(message.piece)

@@ -350,6 +350,15 @@ class Membership:
         self._rounds.join(request, now)
         self._note_round(now)
 
+    def forsake(self, task: TaskKey) -> None:
+        """The process of a task that waits for the first world has gone, though no agent has said so: another one may
+        join as this task. Where there are agents, the end of a process is theirs to judge."""
+        view = self._views.get(task)
+        if view is None or self.world is not None or self._bounds.replaces or view.state is not TaskState.WAITING:
+            return
+        self._rounds.withdraw(task)
+        self._keep(replace(view, state=TaskState.EXPECTED, node="", pid=0))
+
     def trains_without(self, task: TaskKey) -> bool:
         """Whether there is a world, and the task is not in it."""
         return self.world is not None and task not in self._members
@@ -712,7 +721,10 @@ class Membership:
 
     def _describe_end(self, why: Failure) -> str:
         """Why an elastic job has no next world."""
-        cause = first_cause(view.exit for view in self._views.values() if view.exit is not None)
+        ends = [view.exit for view in self._views.values() if view.exit is not None]
+        if why is Failure.PROGRAM:  # what was lost before that, the others went on without
+            ends = [one for one in ends if one.of_the_program]
+        cause = first_cause(ends)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
         if self._failing and why is Failure.PROGRAM:
             task, error = next(iter(self._failing.items()))

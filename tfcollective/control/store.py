@@ -29,20 +29,9 @@ class Store:
 
     def put(self, key: str, value: object) -> int:
         """Sets the value and returns its version; raises Refusal when the store is full."""
-        return self._set(key, value, _size(value))
-
-    def append(self, key: str, item: object) -> int:
-        """Adds an item to the list that is the value, and returns its number; raises Refusal as :meth:`put`. The items
-        that are there are not measured again: a list of n costs n, not n^2."""
-        entry = self._entries.get(key)
-        before = entry.value if entry is not None and isinstance(entry.value, list) else []
-        self._set(key, [*before, item], (self._sizes[key] - len(key) if before else 0) + _size(item))
-        return len(before)
-
-    def _set(self, key: str, value: object, value_size: int) -> int:
         if not key or len(key) > _MAX_KEY_LENGTH:
             raise Refusal(f"a key has 1 to {_MAX_KEY_LENGTH} characters")
-        size = len(key) + value_size
+        size = len(key) + _size(value)
         used = self._used - self._sizes.get(key, 0) + size
         if used > self._max_bytes:
             raise Refusal(f"the store is full: {used} bytes wanted, {self._max_bytes} allowed")

@@ -32,7 +32,7 @@ from tfcollective.errors import CoordinatorError
 from tfcollective.exit_codes import signal_name
 from tfcollective.failures import ExitRecord
 from tfcollective.log import get_logger
-from tfcollective.processes import end_process
+from tfcollective.processes import end_process, is_stopped
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Endpoint
@@ -41,6 +41,7 @@ _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _MOST_RESTARTS = 5
 _MOST_MISSES = 4
+_MOST_MISSES_STOPPED = 2  # before it listens: the ranks have waited for an answer since the last one ended
 _TAIL_LINES = 20
 _CONNECTIONS = 8
 _END = b"end\n"
@@ -280,15 +281,21 @@ class WatchedCoordinator:
                 self._on_event(event)
 
     def _missed(self, error: CoordinatorError) -> None:
-        """No answer has come. A process that listens and gives none again and again hangs."""
+        """No answer has come. A process that listens and gives none again and again hangs. One that has yet to listen
+        may be slow, but not if it is stopped, and then nothing is lost with it."""
         self._misses += 1
         with self._starting:
             process = self._process
-            if self._misses < _MOST_MISSES or process is None or process.pid != self._pid or self._closing:
+            if process is None or self._closing or not self._hangs(process):
                 return
             self._misses = 0
             _LOG.warning("the coordinator (pid %d) is killed, since it does not answer: %s", process.pid, error)
             process.kill()
+
+    def _hangs(self, process: subprocess.Popen[bytes]) -> bool:
+        if process.pid == self._pid:
+            return self._misses >= _MOST_MISSES
+        return self._misses >= _MOST_MISSES_STOPPED and is_stopped(process.pid)
 
     # ---- its processes ---------------------------------------------------------------------------------------------
 

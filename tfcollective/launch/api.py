@@ -110,8 +110,16 @@ def run(
         UnsupportedError: an elastic job on a launcher that cannot run it.
     """
     function = _function(fn, options.pop("func", None))
+    options = with_granted_hosts(launcher, options)
     spec = function_job(function, args, kwargs, np, task_specs=task_specs, nb_retries=nb_retries, **options)
     return run_function_job(spec, launcher)
+
+
+def with_granted_hosts(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the hosts that the platform has given to this process, unless they name some."""
+    if launcher == "local" or options.get("hosts") or options.get("hostfile"):
+        return dict(options)
+    return {**options, "hosts": find_launcher(launcher).granted_hosts()}
 
 
 def run_function_job(spec: JobSpec, launcher: str) -> Results:

@@ -3,55 +3,74 @@
 from __future__ import annotations
 
 import platform
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key, refusal_line
+from tfcollective.agent.protocol import NodeFacts, refusal_line
 from tfcollective.codec import from_document
-from tfcollective.control.channel import FOREVER, Channel, OrderQueue, item_key
+from tfcollective.control.channel import FOREVER, Channel, OrderQueue
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.protocol import NODES
-from tfcollective.control.store import Entry
-from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
+from tfcollective.control.enrolments import EnrolledNode
+from tfcollective.control.protocol import item_key, orders_key
+from tfcollective.errors import ConfigError, CoordinatorError, LaunchError, RendezvousError
 from tfcollective.launch.provider import NodeProvider, Went
+from tfcollective.log import say
 from tfcollective.timing import TIMING
 
 _POLL_S = 0.5
 _LOOK_S = 3.0
+_PAST_ALL = 1 << 60  # no node has this number
 
 
 def enrolled(
-    client: CoordinatorClient, timeout: float, have: int, cancelled: Callable[[], bool] = lambda: False
-) -> tuple[NodeFacts, ...]:
-    """All nodes that have enrolled, once there are more than ``have``, or after ``timeout`` seconds. Outlasts a
-    coordinator that does not answer for a while, unless it is ``cancelled()`` then."""
-
-    def ask(client: CoordinatorClient) -> Entry | None:
-        entry = client.wait(NODES, timeout=timeout, newer_than=have)  # every enrolment makes one version
-        return client.get(NODES) if entry is None else entry
-
-    entry = Channel(client, cancelled=cancelled).call(ask)
-    return () if entry is None else _nodes_in(entry)
+    client: CoordinatorClient, timeout: float, since: int, cancelled: Callable[[], bool] = lambda: False
+) -> tuple[tuple[NodeFacts, ...], int]:
+    """The nodes that have enrolled, with numbers from ``since`` on, once there are any, or after ``timeout`` seconds:
+    as many as one answer holds. And the number to go on with. Outlasts a coordinator that does not answer for a while,
+    unless it is ``cancelled()`` then."""
+    found = Channel(client, cancelled=cancelled).call(lambda client: client.nodes(since, timeout=timeout))
+    return tuple(map(_facts_of, found.nodes)), found.then
 
 
-def _nodes_in(entry: Entry) -> tuple[NodeFacts, ...]:
-    found = from_document(entry.value, tuple[NodeFacts, ...], "the list of nodes")
-    return tuple(replace(facts, number=number) for number, facts in enumerate(found))
+def all_enrolled(client: CoordinatorClient) -> tuple[NodeFacts, ...]:
+    """The nodes that have enrolled so far, but for those that ended long ago."""
+    found: list[NodeFacts] = []
+    page, then = enrolled(client, 0.0, 0)
+    while page:
+        found += page
+        page, then = enrolled(client, 0.0, then)
+    return tuple(found)
 
 
-def has_gone(client: CoordinatorClient, number: int, host_timeout: float) -> bool:
-    """Whether the agent of the node with this number has ended, or given no sign of life for so long (s). Outlasts a
+def count_enrolled(client: CoordinatorClient) -> int:
+    """How many nodes have enrolled so far."""
+    return Channel(client).call(lambda client: client.nodes(_PAST_ALL, timeout=0.0)).count
+
+
+def _facts_of(node: EnrolledNode) -> NodeFacts:
+    """What a node has said of itself; of one that has said what cannot be read, its name and host."""
+    try:
+        return replace(from_document(node.facts, NodeFacts, "what an agent says of its node"), number=node.number)
+    except ConfigError as error:
+        name, host = (str(node.facts.get(part, "")) for part in ("name", "host"))
+        return NodeFacts(name, host, number=node.number, unreadable=str(error))
+
+
+def find_gone(client: CoordinatorClient, nodes: Sequence[NodeFacts], host_timeout: float) -> frozenset[int]:
+    """The numbers of those nodes whose agents have ended, or given no sign of life for so long (s). Outlasts a
     coordinator that does not answer for a while."""
-    return Channel(client).call(lambda client: client.has_gone(end_key(number), node_name(number), host_timeout))
+    return Channel(client).call(lambda client: client.find_gone([one.number for one in nodes], host_timeout))
 
 
 def version_problem(facts: NodeFacts) -> str | None:
     """Why this node cannot take part, or None."""
+    if facts.unreadable:
+        return f"{facts.unreadable}: use the same tfcollective on all hosts, this one is {__version__}"
     python, ours = facts.python.rpartition(".")[0], platform.python_version().rpartition(".")[0]
     if python != ours:
         return f"{facts.name} has Python {facts.python}, the launcher {ours}: use Python {ours} on all hosts"
@@ -73,9 +92,12 @@ def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider
     return lambda line: queued.put(line.decode().rstrip("\n"))
 
 
-def refuse(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
-    """Orders the agent of this node to end before it has begun: its first order, and its only one."""
-    line = refusal_line(why)
+def refuse(
+    node: NodeFacts, client: CoordinatorClient, provider: NodeProvider, why: str, *, again: bool = False
+) -> None:
+    """Orders the agent of this node to end before it has begun: its first order, and its only one. ``again``: it may be
+    needed later."""
+    line = refusal_line(why, again)
     pipe = provider.orders(node.name) if provider.named else None
     if pipe is not None:
         pipe(line)
@@ -138,7 +160,7 @@ class _Gathering:
     events: Callable[[], Sequence[Went]]
     after: int | None = None
     arrivals: list[NodeFacts] = field(default_factory=list)
-    gone: set[int] = field(default_factory=set)
+    gone: frozenset[int] = frozenset()
     seen: int = 0
 
     def __post_init__(self) -> None:
@@ -151,7 +173,8 @@ class _Gathering:
         tell_at = began + TIMING.remind
         while True:
             try:
-                self._take_in(enrolled(self.client, _POLL_S, self.seen, stopped))
+                found, self.seen = enrolled(self.client, _POLL_S, self.seen, stopped)
+                self._take_in(found)
             except CoordinatorError:
                 if not stopped():
                     raise
@@ -160,19 +183,19 @@ class _Gathering:
             late = now - began > timeout
             if late or now - looked >= _LOOK_S:  # not whenever one more has come: there may be a thousand
                 looked = now
-                self.gone = {one.number for one in self.arrivals if self._has_gone(one.number)}
+                self.gone = find_gone(self.client, self.arrivals, self.host_timeout)
             here = self._here
             if len(here) >= len(self.names) or stopped():
                 return here[: len(self.names)]
             self._check_events()
             if late and enough(here):
                 what = self._describe(here, f"came within {timeout:g} s")
-                sys.stderr.write(f"tfcollective: {what}; the job begins without the others\n")
+                say(f"{what}; the job begins without the others")
                 return here
             if late:
                 raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
             if now > tell_at and self.provider.others_may_come:
-                sys.stderr.write(f"tfcollective: waiting for agents: {self._describe(here, 'are here')}\n")
+                say(f"waiting for agents: {self._describe(here, 'are here')}")
                 tell_at = now + TIMING.remind
 
     @property
@@ -180,8 +203,7 @@ class _Gathering:
         return tuple(one for one in self.arrivals if one.number not in self.gone)
 
     def _take_in(self, found: Sequence[NodeFacts]) -> None:
-        for arrival in found[self.seen :]:
-            self.seen += 1
+        for arrival in found:
             if self.after is not None and arrival.name not in self.names:
                 continue
             problem = self._unwanted(arrival) or version_problem(arrival)
@@ -189,7 +211,7 @@ class _Gathering:
                 self.arrivals.append(arrival)
             elif self.provider.others_may_come or self._unwanted(arrival) is not None:
                 refuse(arrival, self.client, self.provider, problem)
-                sys.stderr.write(f"tfcollective: refused an agent on {arrival.host}: {problem}\n")
+                say(f"refused an agent on {arrival.host}: {problem}")
             elif self.after is not None:
                 refuse(arrival, self.client, self.provider, problem)
                 raise LaunchError(problem)
@@ -205,9 +227,6 @@ class _Gathering:
         if any(one.name == facts.name for one in self.arrivals):
             return f"{facts.name} has come already"
         return None
-
-    def _has_gone(self, number: int) -> bool:
-        return has_gone(self.client, number, self.host_timeout)
 
     def _check_events(self) -> None:
         for event in self.events():
@@ -226,11 +245,14 @@ class _Gathering:
         return "; ".join(parts) + advice
 
 
-def turn_away(client: CoordinatorClient, provider: NodeProvider, known: Sequence[NodeFacts]) -> None:
-    """From now on, until ``client`` is closed, agents that are not among the known are refused."""
+def turn_away(
+    client: CoordinatorClient, provider: NodeProvider, known: Sequence[NodeFacts], *, again: bool = False
+) -> None:
+    """From now on, until ``client`` is closed, agents that are not among the known are refused; ``again``: until the
+    next start of the job, where one that comes in place of another is needed."""
 
     def each(facts: NodeFacts) -> None:
-        refuse(facts, client, provider, "the job has its agents: this one is not needed")
+        refuse(facts, client, provider, "the job has its agents: this one is not needed", again=again)
 
     arguments = (client, [one.number for one in known], each)
     threading.Thread(target=follow_arrivals, args=arguments, name="tfc-door", daemon=True).start()
@@ -239,10 +261,11 @@ def turn_away(client: CoordinatorClient, provider: NodeProvider, known: Sequence
 def follow_arrivals(client: CoordinatorClient, known: Collection[int], each: Callable[[NodeFacts], None]) -> None:
     """Calls ``each`` with every agent that has enrolled and whose number is not among the known, until ``client`` is
     closed."""
-    known = set(known)
+    known, since, channel = set(known), 0, Channel(client, FOREVER)
     with suppress(CoordinatorError):  # the job has ended
-        for entry in Channel(client).follow(NODES):
-            for one in _nodes_in(entry):
-                if one.number not in known:
-                    known.add(one.number)
-                    each(one)
+        while not channel.ended:
+            found = channel.call(partial(CoordinatorClient.nodes, since=since, timeout=TIMING.poll))
+            since = found.then
+            for node in found.nodes:
+                if node.number not in known:
+                    each(_facts_of(node))

@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from tfcollective.agent.protocol import FinishCommand, NodeFacts, NodeSettings
+from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import end_key
 from tfcollective.errors import TfCollectiveError
-from tfcollective.launch.gather import enrolled, follow_arrivals, gather, has_gone, refuse, version_problem
+from tfcollective.launch.gather import count_enrolled, find_gone, follow_arrivals, gather, refuse, version_problem
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.provider import NodeProvider, Went
@@ -68,8 +70,8 @@ class LateNodes:
 
     @property
     def renews(self) -> bool:
-        """Whether the platform gives another node for one that it has taken away."""
-        return self._provider.adds_nodes and self._provider.takes_nodes
+        """See :class:`NodeProvider`."""
+        return self._provider.renews
 
     def machine(self, host: str) -> str:
         """See :meth:`NodeProvider.machine`."""
@@ -96,8 +98,10 @@ class LateNodes:
     def take_in(self, facts: NodeFacts, then: Callable[[Host, Node], None]) -> None:
         """Takes in this agent, or refuses it; see :meth:`follow`. Not one that has gone again: it may have come, and
         ended, before the job had begun."""
-        if has_gone(self._client, facts.number, self._job.spec.host_timeout):
+        if find_gone(self._client, [facts], self._job.spec.host_timeout):
             _LOG.info("an agent on %s has gone again before it was taken in", facts.host)
+            refuse(facts, self._client, self._provider, "it was silent for too long", again=True)  # should it come back
+            Channel(self._client).call(lambda client: client.put(end_key(facts.number), None))  # it may never say so
             return
         problem = version_problem(facts)
         if problem is not None:
@@ -188,7 +192,7 @@ class LateNodes:
         def events() -> Sequence[Went]:
             return [] if news.empty() else [news.get()]
 
-        after = len(enrolled(self._client, 0.0, 0))
+        after = count_enrolled(self._client)
         self._provider.request([replace(self._settings, name=host)])
         while not news.empty():
             news.get()  # of an agent that was there before

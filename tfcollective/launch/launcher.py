@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from tfcollective.control.job_state import JobView
 from tfcollective.control.state import WorldChange
 from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective.failures import ExitRecord, first_cause
-from tfcollective.launch.plan.planner import Plan
+from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.planner import Plan, describe
 from tfcollective.launch.plan.spec import JobSpec
 
 __all__ = [
@@ -25,15 +27,13 @@ __all__ = [
     "JobManager",
     "JobOutcome",
     "Launcher",
+    "ManifestLauncher",
     "StartFailure",
     "find_launcher",
     "find_manager",
     "known_launchers",
-    "platform_options",
     "table_of_platforms",
 ]
-
-_Options = TypeVar("_Options")
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,8 @@ class JobOutcome:
         changes: how the worlds of an elastic job after its first one came about.
         coordinator_restarts: how often its coordinator was started again.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
+        reported: the exit code of a launcher to which the job was handed over, and which has reported its end; None:
+            there was none.
     """
 
     exits: tuple[ExitRecord, ...]
@@ -117,6 +119,7 @@ class JobOutcome:
     not_restarted: str = ""
     changes: tuple[WorldChange, ...] = ()
     coordinator_restarts: int = 0
+    reported: int | None = None
 
     @property
     def cause(self) -> ExitRecord | None:
@@ -161,6 +164,8 @@ class Launcher(ABC):
 
     Attributes:
         can_restart: whether :meth:`run` can be called again for a job that failed.
+        delegates: whether :meth:`run` hands the job to another launcher, which starts it again when it fails, and
+            reports: its outcome is final.
         starts_mpi: whether its ranks are processes of MPI.
         observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
         capabilities: a row of docs/platforms.md; None: a launcher that does not say.
@@ -169,8 +174,17 @@ class Launcher(ABC):
     capabilities: ClassVar[Capabilities | None] = None
 
     can_restart: bool = True
+    delegates: bool = False
     starts_mpi: bool = False
     observer: Callable[[JobView], None] | None = None
+
+    def granted_hosts(self) -> tuple[Host, ...]:
+        """The hosts that the platform has given to this process already: those of a job that names none."""
+        return ()
+
+    def preview(self, spec: JobSpec) -> str:
+        """What :meth:`run` would do, for people; changes nothing."""
+        return describe(self.plan(spec))
 
     @abstractmethod
     def plan(self, spec: JobSpec) -> Plan:
@@ -184,6 +198,9 @@ class Launcher(ABC):
         LaunchError or ConfigError when the job could not be started; what happens to the ranks is in the outcome.
         """
 
+    def close(self) -> None:  # noqa: B027  most have nothing
+        """After the last :meth:`run` of a job: gives up what its restarts share."""
+
 
 @dataclass(frozen=True)
 class JobDescription:
@@ -196,15 +213,6 @@ class JobDescription:
 
     facts: Mapping[str, str]
     status: Mapping[str, object] | None = None
-
-
-def platform_options(kind: type[_Options], platform: Mapping[str, Any], launcher: str) -> _Options:
-    """A job's settings of its platform, as a dataclass of this kind; ConfigError that lists what the launcher takes."""
-    try:
-        return kind(**platform)
-    except TypeError as error:
-        *names, last = kind.__dataclass_fields__  # type: ignore[attr-defined]
-        raise ConfigError(f"the launcher {launcher!r} takes {', '.join(names)} and {last}: {error}") from error
 
 
 class JobManager(ABC):
@@ -229,12 +237,18 @@ class JobManager(ABC):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check; ``remedy`` is there when it failed."""
+    """The result of one check; ``remedy`` is there when it failed, or is a note: it passed, with a drawback."""
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
+    noted: bool = False
+
+    @classmethod
+    def note(cls, name: str, detail: str, remedy: str) -> Finding:
+        """What works, but slower or not everywhere."""
+        return cls(name, True, detail, remedy, noted=True)
 
     @classmethod
     def of(cls, name: str, look: Callable[[], str], remedy: str) -> Finding:
@@ -243,6 +257,15 @@ class Finding:
             return cls(name, True, look())
         except TfCollectiveError as error:
             return cls(name, False, str(error), remedy)
+
+    @staticmethod
+    def until_one_fails(steps: Iterable[Callable[[], Finding]]) -> Iterator[Finding]:
+        """One finding after the other, to the first that failed: what comes next could not work."""
+        for step in steps:
+            finding = step()
+            yield finding
+            if not finding.ok:
+                return
 
 
 class CheckedLauncher(ABC):
@@ -253,6 +276,37 @@ class CheckedLauncher(ABC):
         """Looks at one thing after the other, as a job with these platform settings would need it; may run a small job.
 
         Ends early when what comes next cannot work. Raises ConfigError for settings that cannot be used.
+        """
+
+
+class ManifestLauncher(ABC):
+    """A launcher that can describe a job for its platform's own tools, instead of running it.
+
+    Attributes:
+        kinds: what such a description may consist of, by the platform's names; the first one unless the user says
+            otherwise.
+    """
+
+    kinds: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def manifest(
+        self,
+        spec: JobSpec,
+        settings: Mapping[str, Any],
+        given: Mapping[str, tuple[str, ...]],
+        typed: Sequence[str] = (),
+    ) -> str:
+        """The description, as text: the same arguments give the same text, and no key is in it.
+
+        Args:
+            spec: the job; its command is what runs on the platform.
+            settings: further settings of the platform, for the description alone.
+            given: options of ``tfcollective run`` that the user has given, each with its words, by name.
+            typed: the whole command line, for a comment.
+
+        Raises:
+            ConfigError, UnsupportedError: what the platform would refuse.
         """
 
 
@@ -269,7 +323,9 @@ def find_launcher(name: str) -> Launcher:
     known = _known()
     point = known.get(name)
     if point is None:
-        raise ConfigError(f"unknown launcher {name!r}: expected one of {', '.join(sorted(known))}")
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"unknown launcher {name!r}: expected one of {', '.join(sorted(known))}{meant}")
     try:
         launcher = point.load()()
     except (ImportError, AttributeError) as error:
@@ -286,8 +342,9 @@ def find_manager(job: str) -> JobManager:
         if isinstance(launcher, JobManager) and launcher.owns(job):
             return launcher
     raise ConfigError(
-        f"{job!r} is no job of a platform that keeps jobs; YARN's are called application_NUMBER_NUMBER, and "
-        "`tfcollective status` alone shows those that were started on this machine"
+        f"{job!r} is no job of a platform that keeps jobs; YARN's are called application_NUMBER_NUMBER, SLURM's have "
+        "numbers, Kubernetes' are NAMESPACE/NAME, and `tfcollective status` alone shows those that were started on "
+        "this machine"
     )
 
 

@@ -20,12 +20,11 @@ from tfcollective.agent.protocol import (
     StartCommand,
     StopCommand,
     WorkerPlan,
-    end_key,
-    node_name,
 )
 from tfcollective.codec import encode_line, from_document
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
+from tfcollective.control.protocol import end_key, node_name
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import orders_to
 from tfcollective.launch.plan.rank_variables import PYTHONPATH
@@ -104,6 +103,7 @@ class Node:
             lost_after=None if local else _lost_after(job.spec.host_timeout, elastic=part.elastic),
             placed=local,
             slots=slots,
+            comes_again=self._provider.come_again and job.spec.starts_again,
         )
         self.began = time.monotonic()
         self._write(encode_line(config))
@@ -196,8 +196,12 @@ class Node:
         if how is not None:
             return self._explained(how, self._host_timeout)
         self.lost = self.silent = True
-        self.send(StopCommand(signal.SIGTERM, StopCause.ELSEWHERE))  # should it come back: the job does without it
-        where = f"the host {self.facts.name} ({self.facts.address})"
+        with suppress(CoordinatorError):
+            self._client.put(self._end_key, None)  # it may never say so itself
+        self.send(StopCommand(signal.SIGTERM, StopCause.ABANDONED))  # should it come back: the job does without it
+        is_host = self._provider.machine(self.facts.name) == self.facts.name
+        subject = f"the host {self.facts.name}" if is_host else self._provider.subject(self.facts)
+        where = f"{subject} ({self.facts.address})"
         return AgentFailure(
             f"{where} has not answered for {self._host_timeout:g} s: it is down, its agent was stopped, or the network "
             "between it and the launcher is down; its ranks end by themselves",

@@ -51,8 +51,8 @@ class NodeProvider(ABC):
         takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
             may replace, and so is one whose agent gets a signal that the launcher has not asked for.
         adds_nodes: whether :meth:`request` may be called again while the job runs, for other nodes or for some that
-            have gone; it may wait then. With ``takes_nodes``, the platform gives another one for each that it has
-            taken away in order.
+            have gone; it may wait then.
+        come_again: whether agents join again by themselves when the job has failed and is started again.
         advice: what a person may do about nodes that do not come.
     """
 
@@ -62,6 +62,7 @@ class NodeProvider(ABC):
     local: bool = False
     takes_nodes: bool = False
     adds_nodes: bool = False
+    come_again: bool = False
     advice: str = (
         ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
         "--network-interface"
@@ -72,6 +73,12 @@ class NodeProvider(ABC):
 
     def __exit__(self, *unused: object) -> None:
         self.close()
+
+    @property
+    def renews(self) -> bool:
+        """Whether the platform gives another node for one that it has taken away in order, under the same name: where
+        it takes nodes and adds them, unless it says otherwise."""
+        return self.adds_nodes and self.takes_nodes
 
     @abstractmethod
     def request(self, nodes: Sequence[NodeSettings]) -> None:

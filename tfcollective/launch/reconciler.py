@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
 from types import TracebackType
 from typing import Protocol
 
@@ -49,6 +52,29 @@ class NodeOpener(Protocol):
         is none."""
 
 
+class _Phase(IntEnum):
+    """Where the agent of a host stands; it only ever goes on to a later one."""
+
+    STARTING = 0  # it has been asked for
+    UP = 1
+    ENDING = 2  # though not asked from here
+    TAKEN_AWAY = 3  # by its platform; it ends when its ranks have left
+    CLOSING = 4  # it has been asked to end, and runs nothing
+
+
+@dataclass
+class _HostAgent:
+    """The agent of a host, from the moment when it is asked for to its end; ``node`` once it has come."""
+
+    node: Node | None = None
+    phase: _Phase = _Phase.STARTING
+    prepared: bool = False  # has a warm spare
+
+    def enter(self, phase: _Phase) -> None:
+        """It is in this phase now, unless it is in a later one."""
+        self.phase = max(self.phase, phase)
+
+
 class Reconciler:
     """A context manager: while it is open, processes are started and asked to leave, so that those that run are those
     that :func:`next_changes` wants, until one has ended well: then training is over.
@@ -75,18 +101,13 @@ class Reconciler:
         self._opener = opener
         self._stopping = stopping
         self._hosts = tuple(hosts)
-        self._nodes = {node.facts.name: node for node, _ in nodes.values()}  # that are up
+        self._agents = {node.facts.name: _HostAgent(node, _Phase.UP) for node, _ in nodes.values()}  # by host
         self._kept = {node.facts.name for node, slot in nodes.values() if slot is None}  # by auxiliary tasks
-        self._opening: set[str] = set()
-        self._closing: set[str] = set()  # their agents have been asked to end
-        self._ending: set[str] = set()  # their agents end, though not asked from here
-        self._taken_away: set[str] = set()  # by their platform; their agents end when their ranks have left
         self._running = {task: slot for task, (_, slot) in nodes.items() if slot is not None}
         self._leaving: set[TaskKey] = set()
         self._given_up: set[Slot] = set()  # a platform has taken them back
         self._settled: Sequence[TaskKey] = ()
         self._earlier = {slot: task for task, slot in self._running.items()}
-        self._prepared: set[Node] = set()  # have a warm spare
         self._blocks = Blocks(job.spec.cooldown_range)  # by machine
         self._blocked: Collection[str] = frozenset()
         known = (*nodes, *(one.task for one in job.view.tasks))  # some may not have been started
@@ -94,6 +115,7 @@ class Reconciler:
         self._started = max(len(self._running), job.spec.num_proc)
         self._first = frozenset(self._running)
         self._begun: dict[TaskKey, float] = {}  # when one that is none of the first was started
+        self._begin = time.monotonic()
         self._over = False
         self._too_few = False  # ranks to train at all
         self._stopped = threading.Event()
@@ -161,7 +183,7 @@ class Reconciler:
         self._given_up = {slot for slot in self._given_up if slot.number < self._slots_of(slot.host)}
 
     def _come(self, host: str, answer: Node | str) -> None:
-        self._opening.remove(host)
+        del self._agents[host]
         if isinstance(answer, str):
             _LOG.warning("no rank can run on %s: %s", host, answer)
             self._note_block(host, "its agent", self._blocks.lost(host, time.monotonic()))
@@ -176,7 +198,7 @@ class Reconciler:
         self._add(node)
 
     def _add(self, node: Node) -> None:
-        self._nodes[node.facts.name] = node
+        self._agents[node.facts.name] = _HostAgent(node, _Phase.UP)
         if node.ended is not None:
             self._lose(node)
         elif self._over:
@@ -184,23 +206,19 @@ class Reconciler:
 
     def _lose(self, node: Node) -> None:
         host = node.facts.name
-        if self._nodes.get(host) is not node:
+        if self._node_of(host) is not node:
             return
-        del self._nodes[host]
-        asked = host in self._closing | self._taken_away
-        if host in self._taken_away:
+        phase = self._agents.pop(host).phase
+        if phase is _Phase.TAKEN_AWAY:
             self._given_up.update(self._running[task] for task in self.tasks_on(node))
         if self._opener.come_by_themselves:
             self._hosts = tuple(one for one in self._hosts if one.name != host)
         if self._opener.renews:
             self._given_up = {slot for slot in self._given_up if slot.host != host}
-        self._closing.discard(host)
-        self._taken_away.discard(host)
-        self._ending.discard(host)
         if self._over or self._stopping():
             return
         self._job.note_lost(self.tasks_on(node))
-        if not asked:
+        if phase < _Phase.TAKEN_AWAY:
             self._blame_for_node(node)
 
     def _ended(self, record: ExitRecord | None) -> None:
@@ -212,8 +230,8 @@ class Reconciler:
             return
         asked = task in self._leaving
         self._leaving.discard(task)
-        if record.stopped and not asked and slot.host in self._nodes:
-            self._ending.add(slot.host)  # its agent was asked to end, and ends all that it runs
+        if record.stopped and not asked and self._node_of(slot.host) is not None:
+            self._agents[slot.host].enter(_Phase.ENDING)  # it was asked to end, and ends all that it runs
         left = task in self._job.view.leavers
         if left or record.leaving or asked:
             if left and not self._stopping():
@@ -232,8 +250,8 @@ class Reconciler:
     def _give_up_host(self, host: str) -> None:
         """Its platform takes it away: nothing is started there until it has been gone from the list."""
         self._given_up.update(Slot(host, number) for number in range(self._slots_of(host)))
-        if host in self._nodes:
-            self._taken_away.add(host)
+        if self._node_of(host) is not None:
+            self._agents[host].enter(_Phase.TAKEN_AWAY)
 
     def _machine_of(self, host: str) -> str:
         return self._opener.machine(host) or host
@@ -243,10 +261,9 @@ class Reconciler:
         started, trained = self._begun.get(task, 0.0), self._trained_for(task)
         pause = self._blocks.failed(machine, time.monotonic(), started=started, trained=trained)
         self._note_block(machine, _hardly_trained("rank", self._blocks.failures(machine)), pause)
-        node = self._nodes.get(host)
+        node = self._node_of(host)
         if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):
-            self._closing.add(host)  # its slots are filled elsewhere
-            node.send(FinishCommand())
+            self._close(node)  # its slots are filled elsewhere
 
     def _blame_for_node(self, node: Node) -> None:
         if self._opener.come_by_themselves:
@@ -277,10 +294,10 @@ class Reconciler:
         """Does what is to be done now; returns in how many seconds to look again at the latest."""
         if self._over:
             return TIMING.idle
-        if self._stopping() or self._job.failed:
+        now = time.monotonic()
+        if self._stopping() or self._job.failed or now >= self._hopeless_at:
             self._finish()
             return TIMING.idle
-        now = time.monotonic()
         self._blocked = self._blocks.blocked(now)
         changes = next_changes(
             self._hosts,
@@ -292,7 +309,7 @@ class Reconciler:
             given_up=self._given_up,
         )
         for task in changes.leave:
-            if self._running[task].host in self._nodes:  # else its end is about to be noted
+            if self._node_of(self._running[task].host) is not None:  # else its end is about to be noted
                 self._ask_to_leave(task)
         # Once rank 0 has completed the training, a new one would find nothing to do.
         for slot in () if self._job.view.trained else changes.start:
@@ -303,8 +320,17 @@ class Reconciler:
         ends = self._blocks.next_end()
         if not self._running and (self._job.view.trained or (not changes.start and ends is None)):
             self._finish()
-        waits = [TIMING.idle if ends is None else max(0.0, ends - now)]
+        waits = [max(0.0, one - now) for one in (ends, self._hopeless_at) if one is not None]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    @property
+    def _hopeless_at(self) -> float:
+        """When it is clear that no world will be formed: none of the processes has come to one for so long, and none
+        runs. What waits at the coordinator has limits there."""
+        bounds = self._job.spec.bounds
+        if bounds is None or self._running or self._job.view.generation > 0:
+            return math.inf
+        return self._begin + bounds.shortage
 
     def _say_if_too_few(self) -> None:
         bounds, before = self._job.spec.bounds, self._too_few
@@ -353,13 +379,12 @@ class Reconciler:
     def _fill(self, slot: Slot) -> None:
         """Starts a process there, or the agent that will, if it is not about to come or to end."""
         host = slot.host
-        if host in self._opening | self._closing | self._ending | self._taken_away:
-            return
-        node = self._nodes.get(host)
-        if node is not None and node.ended is None:
-            self._start(slot, node)
-        elif node is None and self._opener.possible:
-            self._opening.add(host)
+        agent = self._agents.get(host)
+        if agent is not None:
+            if agent.phase is _Phase.UP and agent.node is not None and agent.node.ended is None:
+                self._start(slot, agent.node)
+        elif self._opener.possible:
+            self._agents[host] = _HostAgent()
             _LOG.warning("an agent is started on %s", host)
             self._opener.open(
                 host,
@@ -381,17 +406,17 @@ class Reconciler:
         else:
             _LOG.warning("%s takes the place of %s", task, earlier)
         node.start(worker, self._slots_of(slot.host))
-        self._prepared.discard(node)
+        self._agents[slot.host].prepared = False
 
     def _prepare(self) -> None:
         """Has a warm spare made on each node all of whose processes train: not before, as these would start later."""
-        unprepared = [node for node in self._nodes.values() if node not in self._prepared]
+        unprepared = [node for host, node in self._nodes.items() if not self._agents[host].prepared]
         modules = self._job.slow_modules if unprepared and self._job.spec.warm_spares else ()
         members = set(self._job.view.members)
         for node in unprepared if modules else ():
             here = self.tasks_on(node)
             if here and members.issuperset(here):
-                self._prepared.add(node)
+                self._agents[node.facts.name].prepared = True
                 slot = self._running[here[0]]
                 worker = self._job.newcomer(here[0], self._started, slot, self._place_of(slot))
                 node.prepare(worker, self._slots_of(slot.host), modules)
@@ -407,9 +432,12 @@ class Reconciler:
         """Lets the agents go of hosts that the job has no longer."""
         used = {slot.host for slot in self._running.values()} | self._kept | {host.name for host in self._hosts}
         for host, node in self._nodes.items():
-            if host not in used | self._closing:
-                self._closing.add(host)
-                node.send(FinishCommand())
+            if host not in used and self._agents[host].phase is not _Phase.CLOSING:
+                self._close(node)
+
+    def _close(self, node: Node) -> None:
+        self._agents[node.facts.name].enter(_Phase.CLOSING)
+        node.send(FinishCommand())
 
     def _finish(self) -> None:
         """From now on nothing is started. What still waits to be taken into the world will not be."""
@@ -426,6 +454,15 @@ class Reconciler:
     def _order_finish(self) -> None:
         for node in self._nodes.values():
             node.send(FinishCommand())
+
+    @property
+    def _nodes(self) -> Mapping[str, Node]:
+        """The nodes whose agents have come and not ended, by host."""
+        return {host: agent.node for host, agent in self._agents.items() if agent.node is not None}
+
+    def _node_of(self, host: str) -> Node | None:
+        agent = self._agents.get(host)
+        return None if agent is None else agent.node
 
 
 def _hardly_trained(what: str, count: int) -> str:

@@ -13,16 +13,14 @@ from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.job_state import JobView
 from tfcollective.errors import ConfigError
 from tfcollective.launch.discovery import HostDiscovery
+from tfcollective.launch.elastic import ElasticSupervision
 from tfcollective.launch.gather import gather, refuse, turn_away
-from tfcollective.launch.late_nodes import LateNodes
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.nodes import Agents, Node
 from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.placement import Slot
 from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeProvider, Went
-from tfcollective.launch.reconciler import Reconciler
 from tfcollective.launch.running.job import AgentFailure, Job
 from tfcollective.launch.system.leftovers import end_processes_of
 from tfcollective.launch.system.signals import DeferredCall, forward_signals
@@ -100,6 +98,7 @@ def run_job_on(
     plan: Plan,
     *,
     bind_host: str,
+    job_id: str | None = None,
     enrolment: Enrolment = Enrolment(),
     observer: Callable[[JobView], None] | None = None,
     stop_signals: Sequence[int] = (),
@@ -112,6 +111,7 @@ def run_job_on(
         spec: what to run.
         plan: its processes.
         bind_host: the address on which agents and ranks reach the coordinator.
+        job_id: its name; None: a new one.
         enrolment: how its nodes come, where that does not follow from the plan.
         observer: see :class:`Launcher`.
         stop_signals: see :meth:`Launcher.run`.
@@ -120,7 +120,7 @@ def run_job_on(
     names = plan.hosts if enrolment.names is None else enrolment.names
     timeout = max(_START_S, spec.start_timeout) if enrolment.timeout is None else enrolment.timeout
     with (
-        Job(spec, plan, bind_host=bind_host, bind_port=enrolment.port, observer=observer) as job,
+        Job(spec, plan, bind_host=bind_host, bind_port=enrolment.port, job_id=job_id, observer=observer) as job,
         client_of(job, len(names)) as client,
         provide(job) as provider,
     ):
@@ -228,10 +228,10 @@ def _agents_of(
     settings: NodeSettings,
     python: str,
     discovery: HostDiscovery | None,
-) -> tuple[Agents, _Elastic | None]:
+) -> tuple[Agents, ElasticSupervision | None]:
     """The agents of these nodes; and what follows them, if the job is elastic."""
     side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
-    elastic: _Elastic | None = None
+    elastic: ElasticSupervision | None = None
     agents = Agents(
         [node for node in parts if node not in side],
         side,
@@ -240,7 +240,7 @@ def _agents_of(
     )
     if job.spec.bounds is not None:
         hosts = hosts or (Host("", job.spec.num_proc),)  # this machine
-        elastic = _Elastic.of(job, client, provider, agents, parts, hosts, settings, python, discovery)
+        elastic = ElasticSupervision.of(job, client, provider, agents, parts, hosts, settings, python, discovery)
     return agents, elastic
 
 
@@ -254,7 +254,7 @@ def _await_end(
 ) -> AgentFailure | None:
     """Waits for the agents of a job of fixed size; see :meth:`Agents.wait`."""
     if provider.others_may_come:
-        turn_away(client, provider, found)
+        turn_away(client, provider, found, again=provider.come_again and job.spec.starts_again)
     with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
         stop.open(agents.stop)
         return agents.wait(lambda: job.failed)
@@ -264,7 +264,7 @@ def _await_elastic_end(
     job: Job,
     provider: NodeProvider,
     agents: Agents,
-    elastic: _Elastic,
+    elastic: ElasticSupervision,
     found: Sequence[NodeFacts],
     unused: Sequence[NodeFacts],
     stop: DeferredCall,
@@ -299,60 +299,6 @@ def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[
 def _slots_of(hosts: Sequence[Host], name: str, at_least: int) -> int:
     """How many ranks this host may have."""
     return max([at_least, *(one.slots for one in hosts if one.name == name)])
-
-
-@dataclass(frozen=True)
-class _Elastic:
-    """What follows the hosts and processes of an elastic job. A context manager: while it is open, it does."""
-
-    job: Job
-    reconciler: Reconciler
-    late: LateNodes
-    discovery: HostDiscovery | None
-
-    @classmethod
-    def of(
-        cls,
-        job: Job,
-        client: CoordinatorClient,
-        provider: NodeProvider,
-        agents: Agents,
-        parts: Mapping[Node, Sequence[WorkerPlan]],
-        hosts: Sequence[Host],
-        settings: NodeSettings,
-        python: str,
-        discovery: HostDiscovery | None,
-    ) -> _Elastic:
-        """For the job on its first nodes."""
-        late = LateNodes(job, client, provider, agents, settings, python)
-        nodes = {
-            one.task: (node, None if one.is_auxiliary_task else Slot(node.facts.name, one.local_rank))
-            for node, workers in parts.items()
-            for one in workers
-        }
-        return cls(job, Reconciler(job, nodes, hosts, late, lambda: agents.stopping), late, discovery)
-
-    def outlasts(self, node: Node, failure: str) -> bool:
-        """Whether the job goes on when this has happened to this node."""
-        return self.job.outlasts(self.reconciler.tasks_on(node), failure)
-
-    def take_in(self, unused: Sequence[NodeFacts], known: Sequence[NodeFacts]) -> None:
-        """Agents that come by themselves join the job: those that had no part at the start, and all that come now."""
-        for facts in unused:
-            self.late.take_in(facts, self.reconciler.arrived)
-        self.late.follow(known, self.reconciler.arrived)
-
-    def __enter__(self) -> _Elastic:
-        self.reconciler.__enter__()
-        if self.discovery is not None:
-            self.discovery.follow(self.reconciler.found)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        if self.discovery is not None:
-            self.discovery.close()
-        self.reconciler.__exit__(None, None, None)
-        self.late.close()
 
 
 def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: NodeProvider, why: str) -> None:

@@ -24,18 +24,17 @@ from tfcollective.agent.protocol import (
     Order,
     StopCommand,
     WorkerPlan,
-    end_key,
-    orders_key,
     refusal_line,
 )
 from tfcollective.codec import encode_line
-from tfcollective.control.channel import item_key
 from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
-from tfcollective.control.protocol import NODES, ServerOptions
+from tfcollective.control.liveness import Heartbeat
+from tfcollective.control.protocol import ServerOptions, end_key, item_key, orders_key
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, ca
     thread.join(within(30))
     ((newest, number),) = found
     assert (newest.key, number) == (key.hex(), 0)
-    assert [one["name"] for one in client.get(NODES).value] == ["here"]
+    assert [one.facts["name"] for one in client.nodes(0, timeout=0.0).nodes] == ["here"]
 
 
 def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
@@ -144,9 +143,23 @@ def test_no_orders(server, key):
         serve(settings(server, key, timeout=0.5))
 
 
+def test_an_agent_without_orders_outlasts_a_coordinator_that_is_started_again(server, key, monkeypatch):
+    limits = []
+
+    class Noted(Heartbeat):
+        def start(self):
+            limits.append(self.limit)
+            super().start()
+
+    monkeypatch.setattr("tfcollective.agent.main.Heartbeat", Noted)
+    with pytest.raises(CoordinatorError, match="given no orders"):
+        serve(settings(server, key, timeout=0.1))
+    assert limits == [TIMING.coordinator_lost]
+
+
 def test_a_signal_before_the_orders_ends_the_agent_in_order(server, client, key):
     """As process 1 of a container it would have no default for it."""
-    arrived = threading.Thread(target=lambda: (client.wait(NODES, timeout=within(20)), os.kill(os.getpid(), 15)))
+    arrived = threading.Thread(target=lambda: (client.nodes(0, timeout=within(20)), os.kill(os.getpid(), 15)))
     arrived.start()
     assert serve(settings(server, key)) == 128 + signal.SIGTERM
     arrived.join()
@@ -212,6 +225,13 @@ def test_a_signal_after_the_launchers_order_is_no_news(watched):
 def test_the_end_of_the_orders_is_no_request(watched):
     watched.launcher.close()
     assert "lost its launcher" in watched.run().failure
+    assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
+
+
+def test_a_node_that_its_launcher_has_given_up_is_lost_to_who_has_started_it(watched):
+    watched.launcher.write(line(StopCommand(15, StopCause.ABANDONED)))
+    end = watched.run()
+    assert "lost its launcher" in end.failure
     assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -169,6 +170,23 @@ def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
     assert supervisor.done
     assert reports.ended[0].exit_code == 127
     assert "cannot run '/no/such/program'" in reports.ended[0].stderr_tail[0]
+
+
+def test_nothing_is_started_where_the_directory_of_the_job_is_gone(tmp_path, clock):
+    """A process would find no key, and could leave no record of that; neither could another one in its place."""
+    directory = tmp_path / "job"
+    directory.mkdir()
+    supervisor, reports = supervise(directory, clock, "import time; time.sleep(60)", elastic=True)
+    shutil.rmtree(directory)
+    supervisor.start_later(WorkerPlan(TaskKey.parse("worker:1"), 1, (sys.executable, "-c", "pass"), {}))
+    (record,) = reports.ended
+    assert (record.task, record.pid, record.of_the_program) == ("worker:1", 0, True)
+    assert f"{directory}, is gone" in record.exception.message
+    assert "TFCOLLECTIVE_RUNTIME_DIR" in record.exception.message
+    supervisor.stop(StopCause.FAILURE)
+    clock.advance(LIMITS.settle + LIMITS.terminate)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
 
 
 def test_the_records_hold_the_last_lines_of_stderr(tmp_path, clock):

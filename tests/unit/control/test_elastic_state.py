@@ -245,6 +245,17 @@ def test_an_error_of_the_program_ends_the_job():
     assert "an error of the program ends an elastic job, too; first, rank 1 (worker:1" in outcome.message
 
 
+def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
+    state = begun()
+    state.exited(replace(ended(1, code=None), signal=signal.SIGKILL), 1.0)
+    for index in (0, 2):
+        state.join(request(index, world=2), 1.5)
+    state.admit(task(3))
+    error = ExceptionRecord("ConfigError", "cannot read the job key", "", 3.0, consequence=False)
+    state.exited(ended(3, code=1, exception=error), 3.0)
+    assert "ends an elastic job, too; first, rank 3 (worker:3" in state.failure.message
+
+
 @pytest.mark.parametrize(("note", "of_the_program"), [("it did not come when the world changed", True), ("", False)])
 def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note, of_the_program):
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)

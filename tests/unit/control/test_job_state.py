@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcollective.control import messages
-from tfcollective.control.job_state import JobState, Resume
+from tfcollective.control.job_state import Forsake, JobState, Resume
 from tfcollective.control.journal import from_line, to_line
-from tfcollective.control.protocol import NODES, PENDING, TRAINING_ENDED
+from tfcollective.control.protocol import PENDING, TRAINING_ENDED
 from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.state import Membership, Refusal
 from tfcollective.control.store import Store
@@ -76,7 +76,7 @@ def seen(state):
         "durations": state.durations,
         "changed": state.changes,
         "announced": state.announced,
-        "nodes": state._nodes,
+        "nodes": (state.nodes.count, state.nodes.since(0), list(state.nodes._ended)),
     }
 
 
@@ -96,6 +96,7 @@ changes = st.one_of(
     st.builds(messages.Admit, st.integers(3, 4).map(task)),
     st.builds(messages.Started, tasks, st.just("node"), st.integers(100, 105)),
     st.builds(messages.Exited, exits),
+    st.builds(Forsake, tasks),
     st.builds(messages.Put, st.sampled_from(["a", "b", PENDING]), st.integers() | st.text(max_size=300)),
     st.builds(messages.Remove, st.just("a")),
     st.builds(messages.Enroll, st.sampled_from(["x", "y"]), st.just({"name": "n"})),
@@ -192,7 +193,7 @@ def test_what_a_task_said_last_and_the_versions_of_values_outlast_the_process():
     assert other.make(messages.Put("a", 1), 20.0) == 1
     assert other.make(messages.Enroll("x", {"name": "n"}), 20.0) == 0
     assert other.make(messages.Enroll("y", {"name": "m"}), 20.0) == 1
-    assert other.store.get(NODES).version == 2
+    assert [one.facts for one in other.nodes.since(0)] == [{"name": "n"}, {"name": "m"}]
 
 
 def test_signs_of_life_that_change_nothing_are_not_written_down():

@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from tfcollective.control import messages
-from tfcollective.control.job_state import CHANGES, Change, Expire, FallSilent, Recall, Resume
+from tfcollective.control.job_state import CHANGES, Change, Expire, FallSilent, Forsake, Recall, Resume
 from tfcollective.control.journal import Journal, from_line, to_line
 from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.state import Silence
@@ -20,7 +20,7 @@ ONE_OF_EACH = (
     *(messages.NodeLeaves((TASK,), "why"), messages.Done(TASK), messages.Failing(TASK, "ValueError")),
     *(messages.Admit(TASK), messages.AdmitNoMore(), messages.Started(TASK, "node", 7, "host"), messages.Exited(EXIT)),
     *(messages.Put("key", ["a", 1, None, {"b": 0.25}]), messages.Remove("blob"), messages.Enroll("x", {"cpus": 2})),
-    *(Expire(), FallSilent(Silence((TASK,), ((TASK, 1.5),), ())), Recall(BEAT, 3.0), Resume()),
+    *(Expire(), FallSilent(Silence((TASK,), ((TASK, 1.5),), ())), Recall(BEAT, 3.0), Resume(), Forsake(TASK)),
 )
 CHANGE = Change(messages.Put("a", 1), 2.5, 0.125)
 

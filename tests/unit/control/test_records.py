@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -107,6 +109,44 @@ def test_a_job_in_a_container_keeps_its_directory(tmp_path):
         assert names(tmp_path) == ["inside"]
         inside.communicate()
     JobDirectory.create(tmp_path, "outside").close()
+    assert names(tmp_path) == []
+
+
+def test_a_directory_that_is_made_anew_while_its_owner_is_looked_for_stays(tmp_path, monkeypatch):
+    """As by the next attempt of a job, at the moment between two system calls of the one that looks."""
+    first, then = published(tmp_path, record()), []
+    flock = fcntl.flock
+
+    def late(descriptor, how):
+        if not then:
+            then.append(None)
+            first.close()
+            then[0] = published(tmp_path, record())
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert list(running_jobs(tmp_path)) == []  # not this time
+    assert names(then[0].path) == ["owner", "record.json"]
+    assert list(running_jobs(tmp_path)) == [record()]
+    then[0].close()
+
+
+def test_jobs_are_found_and_removed_on_nfs(tmp_path, monkeypatch):
+    """Where an exclusive lock needs a file that was opened for writing, see flock(2)."""
+    flock = fcntl.flock
+
+    def of_nfs(descriptor, how):
+        if how & fcntl.LOCK_EX and fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", of_nfs)
+    job = published(tmp_path, record())
+    assert list(running_jobs(tmp_path)) == [record()]
+    job.close()
+    owner = owned_elsewhere(tmp_path, "ended", "--record")
+    owner.communicate()
+    assert list(running_jobs(tmp_path)) == []
     assert names(tmp_path) == []
 
 

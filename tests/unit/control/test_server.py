@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -16,11 +19,20 @@ from time_limits import within
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
+from tfcollective.control import messages
 from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
 from tfcollective.control.client import CoordinatorClient, OtherJobError, WorldBegunError
 from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
 from tfcollective.control.output_log import OutputPiece
-from tfcollective.control.protocol import HELLO_PATH, MAX_BODY_BYTES, NODES, ServerOptions
+from tfcollective.control.protocol import (
+    HELLO_PATH,
+    MAX_BODY_BYTES,
+    ServerOptions,
+    end_key,
+    item_key,
+    node_name,
+    orders_key,
+)
 from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.service import JobService
@@ -242,17 +254,99 @@ def test_status_tells_all(server, client):
     assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
 
 
-def test_an_answer_that_is_too_long_is_said_to_be_so(client):
-    for token in "abc":
-        client.enroll(token, {"name": token * (3 << 20)})
-    with pytest.raises(CoordinatorError, match="is longer than 8 MiB, the most that is read"):
-        client.get(NODES)
+def test_an_answer_that_is_too_long_is_said_to_be_so():
+    with serve(3) as server, CoordinatorClient(server.endpoint, KEY) as client:
+        for index in range(3):
+            client.heartbeat(TaskKey("worker", index), "running", {"said": "x" * (3 << 20)})
+        with pytest.raises(CoordinatorError, match="is longer than 8 MiB, the most that is read"):
+            client.status()
 
 
 def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
     assert [client.enroll(token, {"name": token}) for token in ("b", "a", "b")] == [0, 1, 0]
-    assert client.wait(NODES, timeout=5, newer_than=1).value == [{"name": "b"}, {"name": "a"}]
-    assert client.wait(NODES, timeout=0.05, newer_than=2) is None
+    listed = client.nodes(0, timeout=within(5))
+    assert [(one.number, one.facts) for one in listed.nodes] == [(0, {"name": "b"}), (1, {"name": "a"})]
+    assert (listed.count, listed.then) == (2, 2)
+    assert client.nodes(2, timeout=0.05) == messages.NodeList((), 2)
+
+
+def test_many_nodes_are_listed_page_by_page(client):
+    for number in range(40):
+        client.enroll(str(number), {"name": "x" * 100_000})
+    since, pages = 0, []
+    while page := client.nodes(since, timeout=0.0).nodes:
+        pages.append([one.number for one in page])
+        since = page[-1].number + 1
+    assert list(itertools.chain(*pages)) == list(range(40))
+    assert len(pages) > 1
+
+
+def test_a_node_that_ended_long_ago_has_gone(client):
+    """Agents may be started and refused for as long as a job runs."""
+    for number in range(1002):
+        assert client.enroll(str(number), {}) == number
+        client.alive(node_name(number))
+        client.put(item_key(orders_key(number), 0), "go away")
+        client.put(end_key(number), None)
+    assert client.nodes(0, timeout=0.0).nodes[0].number == 2
+    assert (client.get(end_key(1)), client.get(item_key(orders_key(1), 0))) == (None, None)
+    assert client.find_gone([1, 2, 1002], 60.0) == {1, 2}  # the last one has yet to come
+
+
+def test_nodes_are_gone_when_they_have_said_so_or_are_silent(client):
+    for number in range(3):
+        client.enroll(str(number), {})
+        client.alive(node_name(number))
+    client.put(end_key(1), None)
+    assert client.find_gone([0, 1, 2], 60.0) == {1}
+    assert client.find_gone([0, 2], 0.0) == {0, 2}
+
+
+def test_a_task_whose_process_has_died_while_it_waited_may_join_again(server):
+    """Without a launcher none says that it has died, but its connection ends."""
+    program = """
+import sys
+from tfcollective.control.client import CoordinatorClient
+from tfcollective.tasks import TaskKey
+from tfcollective.topology import Endpoint
+with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.readline())) as client:
+    client.join(TaskKey("worker", 1), size=2, node="n", pid=100, address="a1", timeout=600.0)
+"""
+    command = [sys.executable, "-c", program, str(server.endpoint)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+    try:
+        process.stdin.write(KEY.hex() + "\n")
+        process.stdin.close()
+        until(lambda: server.view().tasks[1].state is TaskState.WAITING, 60)
+        with pytest.raises(RendezvousError, match="worker:1 has joined already: process 100 on node n"):
+            join(server.endpoint, 1)
+    finally:
+        process.kill()
+        process.wait()
+    results = []
+
+    def come_again():
+        try:
+            results.append(join(server.endpoint, 1))
+        except RendezvousError:  # its end has yet to be seen
+            return False
+        return True
+
+    again = threading.Thread(target=lambda: until(come_again, 60))
+    again.start()
+    until(lambda: server.view().tasks[1].pid == 1, 60)
+    join(server.endpoint, 0)
+    again.join()
+    assert [member.pid for member in results[0].members] == [0, 1]
+
+
+def test_a_node_that_waits_hears_of_the_next_one(client):
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(client.nodes(0, timeout=within(20))))
+    waiting.start()
+    client.enroll("a", {"name": "n"})
+    waiting.join()
+    assert [one.facts["name"] for one in found[0].nodes] == ["n"]
 
 
 def test_values_and_waits(server, client):

@@ -61,14 +61,3 @@ def test_what_is_removed_takes_no_room_and_begins_again():
     assert store.put("b", "x" * 30) == 1
     store.remove("b")
     assert store.put("a", 1) == 1
-
-
-def test_a_list_grows_item_by_item():
-    store = Store(40)
-    assert [store.append("k", item) for item in ("a" * 10, "b" * 10)] == [0, 1]
-    assert store.get("k") == Entry(["a" * 10, "b" * 10], 2)
-    with pytest.raises(Refusal, match="full: 41 bytes wanted, 40 allowed"):
-        store.append("k", "c" * 20)
-    assert store.get("k").version == 2
-    store.remove("k")
-    assert store.append("k", "d" * 39) == 0

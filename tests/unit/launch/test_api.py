@@ -119,8 +119,12 @@ def test_a_function_that_cannot_be_pickled_is_refused():
 
 def test_launchers_are_found_by_name():
     assert isinstance(find_launcher("local"), LocalLauncher)
-    with pytest.raises(tfcollective.ConfigError, match="unknown launcher 'cloud': expected one of agents, local"):
+    with pytest.raises(
+        tfcollective.ConfigError, match="unknown launcher 'cloud': expected one of agents, kubernetes, local"
+    ):
         find_launcher("cloud")
+    with pytest.raises(tfcollective.ConfigError, match=r"'slrum': .*; did you mean slurm\?"):
+        find_launcher("slrum")
 
 
 def test_ranks_that_have_left_an_elastic_job_have_no_result():

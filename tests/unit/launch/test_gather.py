@@ -7,19 +7,19 @@ import time
 import pytest
 from fake_nodes import FakeProvider, come, refusal
 from launching import until
+from time_limits import within
 
-from tfcollective.agent.protocol import end_key, orders_key
-from tfcollective.control.channel import item_key
 from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
-from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.protocol import ServerOptions, end_key, item_key, orders_key
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.errors import LaunchError, RendezvousError
 from tfcollective.job_keys import new_key
-from tfcollective.launch.gather import enrolled, gather, turn_away
+from tfcollective.launch.gather import all_enrolled, follow_arrivals, gather, turn_away
 from tfcollective.launch.provider import Went
 from tfcollective.tasks import workers
 
 NAMED = {"units": "containers"}
+KINDS = {"slots": "int", "ports": "array", "host": "str"}
 JOINING = {"named": False, "others_may_come": True}
 
 
@@ -74,6 +74,37 @@ def test_agents_of_another_version_are_waited_past_where_others_may_come(client)
     assert "has tfcollective 0" in refusal(client, other)
 
 
+@pytest.mark.parametrize("wrong", [{"slots": "two"}, {"ports": {}}, {"host": 7}])
+def test_an_agent_that_says_what_cannot_be_read_is_waited_past_where_others_may_come(client, wrong, capfd):
+    odd = client.enroll("o" * 32, {"name": "odd", "host": "odd", **wrong})
+    come(client, "b")
+    assert gathered(client, [""], FakeProvider(**JOINING)) == ["b"]
+    (field,) = wrong
+    assert f"what an agent says of its node cannot be read: Expected `{KINDS[field]}" in refusal(client, odd)
+    assert f"at `$.{field}`" in refusal(client, odd)
+    assert "tfcollective: refused an agent on " in capfd.readouterr().err
+
+
+def test_a_node_that_says_what_cannot_be_read_ends_the_wait_where_none_can_take_its_place(client):
+    (good,) = come(client, "a")
+    client.enroll("o" * 32, {"name": "b", "host": "b", "slots": "two"})
+    with pytest.raises(LaunchError, match=r"not all hosts can take part:\n  what an agent says of its node"):
+        gathered(client, ["a", "b"], FakeProvider())
+    assert "not all hosts can take part" in refusal(client, good)
+
+
+def test_an_agent_that_comes_later_and_cannot_be_read_is_refused_and_the_next_one_taken(client):
+    found = []
+    follower = threading.Thread(target=follow_arrivals, args=(client, (), found.append))
+    follower.start()
+    client.enroll("o" * 32, {"slots": []})
+    come(client, "b")
+    until(lambda: len(found) == 2)
+    assert ["slots" in one.unreadable for one in found] == [True, False]
+    client.close()
+    follower.join(within(60))
+
+
 def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(client):
     (good,) = come(client, "a")
     come(client, "b", version="0")
@@ -85,7 +116,7 @@ def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(c
 def test_agents_that_come_too_late_are_released(client):
     early, second = come(client, "a", "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["a"]
-    turn_away(client, FakeProvider(**JOINING), [one for one in enrolled(client, 0.0, 0) if one.number == early])
+    turn_away(client, FakeProvider(**JOINING), [one for one in all_enrolled(client) if one.number == early])
     assert "this one is not needed" in refusal(client, second)
     (late,) = come(client, "c")
     assert "this one is not needed" in refusal(client, late)
@@ -104,7 +135,7 @@ def test_nothing_is_left_of_agents_that_were_refused(client):
 def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, unsteady):
     come(client, "a", "b")
     assert gathered(unsteady, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]
-    turn_away(unsteady, FakeProvider(**JOINING), enrolled(unsteady, 0.0, 0))
+    turn_away(unsteady, FakeProvider(**JOINING), all_enrolled(unsteady))
     for name in "cde":  # each with a question of its own
         (late,) = come(client, name)
         assert "this one is not needed" in refusal(client, late)
@@ -117,7 +148,7 @@ def test_a_request_to_stop_ends_the_wait_for_a_coordinator_that_does_not_answer(
 
 def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
     _, second = come(client, "worker-0", "worker-0x")
-    client.enroll("f" * 32, {**client.get("nodes").value[0]})
+    client.enroll("f" * 32, client.nodes(0, timeout=0.0).nodes[0].facts)
     with pytest.raises(RendezvousError, match=r"^1 of 2 containers came within 1\.5 s; missing: worker-1$"):
         gathered(client, ["worker-0", "worker-1"], FakeProvider(**NAMED), 1.5)
     assert "worker-0x is not a node of this job" in refusal(client, second)

@@ -65,7 +65,7 @@ def test_a_job_that_grows_by_horovods_names():
     assert (spec.discovery, spec.slots, spec.reset_limit, spec.cooldown_range) == (("./hosts.sh", "x"), 2, 3, (2, 9))
     assert (spec.bounds.smallest, spec.blacklist) == (2, ("h1", "h2"))
     assert function_job(print, num_proc=2, discovery=["./my hosts.sh"]).discovery == ("./my hosts.sh",)
-    with pytest.raises(ConfigError, match="discovery: it is for an elastic job: say with min_proc"):
+    with pytest.raises(ConfigError, match=r"discovery \(--host-discovery-script\): it is for an elastic job"):
         function_job(print, host_discovery_script="x")
     with pytest.raises(ConfigError, match="discovery: expected a text or a list of words, got 3"):
         function_job(print, num_proc=2, discovery=3)

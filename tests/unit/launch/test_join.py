@@ -7,7 +7,7 @@ import pytest
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.provider import NodeFacts, NodeSettings
-from tfcollective.launch.providers.join import JoinProvider, deal_to, elastic_assignment
+from tfcollective.launch.providers.join import JoinedLauncher, JoinProvider, _given_key, deal_to, elastic_assignment
 
 
 def dealt(num_proc, *slots):
@@ -66,6 +66,55 @@ def test_the_key_is_private_and_goes_away(tmp_path):
     assert not path.exists()
     with JoinProvider(str(tmp_path / "no" / "key")) as provider, pytest.raises(ConfigError, match="cannot be put into"):
         provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
+
+
+def test_a_key_that_is_there_is_used_and_stays(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TFCOLLECTIVE_KEY", raising=False)
+    path = tmp_path / "key"
+    assert _given_key(str(path)) == (None, str(path))  # the launcher makes one
+    path.write_text("ab" * 32)
+    path.chmod(0o600)
+    assert _given_key(str(path)) == (bytes.fromhex("ab" * 32), str(path))
+    with JoinProvider(str(path), given=True) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
+    assert path.read_text() == "ab" * 32
+    assert f"the job key is the one in {path}, which was there already" in capsys.readouterr().err
+
+
+def test_a_key_file_that_others_may_read_or_have_written_is_refused(tmp_path):
+    path = tmp_path / "key"
+    path.write_text("ab" * 32)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="can be read by others"):
+        _given_key(str(path))
+
+
+def test_the_key_of_the_environment_is_used(monkeypatch, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_KEY", "cd" * 32)
+    assert _given_key(None) == (bytes.fromhex("cd" * 32), "")
+    with JoinProvider("", given=True) as provider:
+        provider.request([NodeSettings("10.0.0.1:5", "cd" * 32, "")])
+    said = capsys.readouterr().err
+    assert "the environment has the same job key:\n  tfcollective agent --join 10.0.0.1:5\n" in said
+    assert "cdcd" not in said
+    monkeypatch.setenv("TFCOLLECTIVE_TASK", "worker:0")  # the key is that of the job which this is a rank of
+    assert _given_key(None) == (None, None)
+
+
+def test_restarts_need_an_address_and_a_key_that_last(monkeypatch):
+    for name in ("TFCOLLECTIVE_KEY", "TFCOLLECTIVE_KEY_FILE", "TFCOLLECTIVE_KEY_FD"):
+        monkeypatch.delenv(name, raising=False)
+
+    def plan(**platform):
+        spec = JobSpec(("x",), 2, max_restarts=1, platform={"agents": 1, **platform})
+        return JoinedLauncher().plan(spec)
+
+    for platform in ({}, {"port": 29477}, {"key_file": "/shared/key"}):
+        with pytest.raises(ConfigError, match="add --port, and --key-file or TFCOLLECTIVE_KEY"):
+            plan(**platform)
+    assert plan(port=29477, key_file="/shared/key").workers
+    monkeypatch.setenv("TFCOLLECTIVE_KEY", "ab" * 32)
+    assert plan(port=29477).workers
 
 
 # ---- elastic jobs ----------------------------------------------------------------------------------------------------

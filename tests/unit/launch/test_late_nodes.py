@@ -11,10 +11,10 @@ from launching import until
 from time_limits import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import NodeSettings, end_key
-from tfcollective.codec import to_document
+from tfcollective.agent.protocol import FirstOrder, NodeSettings
+from tfcollective.codec import decode, to_document
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.protocol import ServerOptions, end_key
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.job_keys import new_key
 from tfcollective.launch.late_nodes import LateNodes
@@ -74,8 +74,8 @@ def made_on(client):
     """The late nodes of a job on a platform."""
     made = []
 
-    def make(platform, agents):
-        spec = SimpleNamespace(grace=1.0, host_timeout=60.0)
+    def make(platform, agents, host_timeout=60.0):
+        spec = SimpleNamespace(grace=1.0, host_timeout=host_timeout)
         job = SimpleNamespace(
             spec=spec, scratch_dir="", agent_config=lambda workers: NodeFacts(), watch=lambda *unused: None
         )
@@ -193,6 +193,23 @@ def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, mad
     come(client, "c")
     assert [arrived.get(timeout=within(20)) for _ in range(2)] == ["a", "c"]
     assert [node.facts.name for node in agents.added] == ["a", "c"]
+
+
+def test_one_that_was_killed_before_it_was_taken_in_counts_as_ended(client, made_on):
+    """It does not say so itself, and the coordinator would remember it for as long as the job runs."""
+    late = made_on(FakeProvider(named=False, others_may_come=True), Agents(), host_timeout=0.0)
+    late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
+    (number,) = come(client, "b")
+    assert client.wait(end_key(number), timeout=within(20)) is not None
+
+
+def test_one_that_was_stopped_before_it_was_taken_in_may_come_again_when_it_goes_on(client, made_on):
+    """It would wait for its first order until the start timeout, and could not take part."""
+    late = made_on(FakeProvider(named=False, others_may_come=True), Agents(), host_timeout=0.0)
+    late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
+    (number,) = come(client, "b")
+    order = decode(refusal(client, number).encode(), FirstOrder, "the order")
+    assert (order.refused, order.again) == ("it was silent for too long", True)
 
 
 def test_one_that_comes_when_the_job_is_over_is_refused(client, followed):

@@ -223,7 +223,7 @@ def test_a_node_that_is_given_up_is_to_end_should_it_come_back():
     """Its agent may have been stopped: nothing else would tell it that the job goes on without it."""
     one = given_work(node(SILENT), finished=False)
     assert one.wait() is not None
-    assert decode(one.lines[-1], Order, "the order").command == StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)
+    assert decode(one.lines[-1], Order, "the order").command == StopCommand(signal.SIGTERM, StopCause.ABANDONED)
     well = given_work(node(SILENT), finished=True)
     assert well.wait() is None
     assert len(well.lines) == 1

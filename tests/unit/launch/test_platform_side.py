@@ -13,18 +13,22 @@ import pytest
 from time_limits import within
 
 from tfcollective.codec import encode
-from tfcollective.control.channel import item_key
+from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.protocol import ServerOptions
+from tfcollective.control.protocol import ServerOptions, item_key
 from tfcollective.control.server import CoordinatorServer
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.failures import ExitRecord
 from tfcollective.job_keys import new_key
-from tfcollective.launch.hosted import platform_side, submitter_side
-from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
-from tfcollective.launch.hosted.submitter_side import HostedClient
+from tfcollective.launch.hosted import output_relay, platform_side
+from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedJob, HostedOutcome
+from tfcollective.launch.hosted.platform_side import started_again
+from tfcollective.launch.hosted.submitter_side import HostedClient, LauncherLostError
 from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.plan.planner import plan_local
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.run import by_name
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.tasks import workers
 from tfcollective.timing import TIMING
@@ -152,7 +156,9 @@ def test_results_are_fetched_although_answers_get_lost(client, follower):
     submitter = follower(losing(3, "result/worker:1"))
     for task in PLAN.tasks:
         client.put_blob(f"result/{task}", str(task).encode())
-    report = threading.Thread(target=platform_side._tell, args=(client, WELL), kwargs={"followed": True}, daemon=True)
+    report = threading.Thread(
+        target=platform_side._tell, args=(Channel(client), WELL), kwargs={"followed": True}, daemon=True
+    )
     report.start()
     ended = submitter.follow(PLAN, lambda: None, (), results=True)
     assert ended.outcome.results == {"worker:0": b"worker:0", "worker:1": b"worker:1"}
@@ -177,12 +183,12 @@ def test_ctrl_c_ends_the_fetching_of_results(client, follower):
 def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
     letters = io.BytesIO()
     terminal = io.TextIOWrapper(letters, "latin-1")
-    submitter_side._show(terminal, "\N{CHECK MARK} done\n")
+    output_relay._show(terminal, "\N{CHECK MARK} done\n")
     assert letters.getvalue() == b"? done\n"
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w", buffering=1) as unread:
-        submitter_side._show(unread, "done\n")
+        output_relay._show(unread, "done\n")
         with contextlib.suppress(OSError):
             unread.close()
 
@@ -205,7 +211,7 @@ def test_a_report_may_be_larger_than_a_message(client, submitter):
     tail = tuple("x" * 2000 for _ in range(20))
     exits = tuple(ExitRecord(f"worker:{n}", n, "n", 7, 3, None, 1.0, stderr_tail=tail) for n in range(120))
     large = HostedOutcome(JobOutcome(exits, initialised=True), ())
-    platform_side._tell(client, large, followed=False)
+    platform_side._tell(Channel(client), large, followed=False)
     assert submitter.follow(PLAN, lambda: None, (), results=False).outcome.exits == exits
 
 
@@ -218,6 +224,28 @@ def test_a_coordinator_that_neither_answers_nor_is_known_to_the_platform_is_give
     outcome = submitter.follow(PLAN, lambda: None, (), results=True, earlier=earlier).outcome
     assert "the platform does not say what became of the job" in outcome.agent_failure
     assert outcome.stopped_by == (earlier[0] if earlier else None)
+
+
+def test_a_launcher_that_does_not_answer_is_left_when_the_platform_starts_another_one(server, submitter):
+    server.close()
+    with pytest.raises(LauncherLostError) as caught:
+        submitter.follow(PLAN, lambda: None, (), results=True, earlier=[signal.SIGINT], replaced=lambda: True)
+    assert caught.value.received == (signal.SIGINT,)
+
+
+def test_a_launcher_that_answers_is_followed_whatever_the_platform_says(client, submitter):
+    client.put_blob(OUTCOME, encode(WELL))
+    assert submitter.follow(PLAN, lambda: None, (), results=False, replaced=lambda: True).outcome == WELL.outcome
+
+
+def test_ranks_know_how_often_the_platform_has_started_the_launcher_of_their_job():
+    spec = JobSpec(("a",), 2, log_dir="/logs", max_restarts=2)
+    hosted = HostedJob("job", new_key(), spec, plan_local(spec, cores=2, environ={}), "python", 60.0, True)
+    again = started_again(hosted, ["lost", "lost again"])
+    assert [worker.env["TFCOLLECTIVE_RESTARTS"] for worker in again.plan.workers] == ["2", "2"]
+    assert (again.spec.restarts, again.spec.log_dir, again.earlier) == (2, "/logs/restart.2", ("lost", "lost again"))
+    assert started_again(hosted, []) == hosted
+    assert HostedJob.from_bytes(again.to_bytes(), b"").earlier == again.earlier
 
 
 def test_a_coordinator_that_hears_the_submitter_is_not_given_up(client, follower):
@@ -245,5 +273,31 @@ class Attentive:
 
 def test_the_submitter_has_time_as_long_as_it_lives():
     client = Attentive()
-    platform_side._tell(client, WELL, followed=True)
+    platform_side._tell(Channel(client), WELL, followed=True)
     assert client.asked == 2
+
+
+class Hosts:
+    """A platform that knows where containers were."""
+
+    def places(self):
+        return {"worker-0": ("node7", "http://log")}
+
+
+def test_a_job_that_has_lost_its_coordinator_for_good_is_reported_all_the_same(server, client, monkeypatch, caplog):
+    """To the log and to the platform: the submitter asks that one then."""
+    lost = "the coordinator's process has ended 6 times within 120 s, at last so: it was ended by SIGKILL"
+
+    def run_on_nodes(*unused, **more):
+        server.close()
+        raise CoordinatorError(lost)
+
+    monkeypatch.setattr(platform_side, "run_on_nodes", run_on_nodes)
+    job = SimpleNamespace(coordinator="host:1", key=b"k", unserved=True)
+    plan = SimpleNamespace(hosts=("worker-0",), on=lambda name: ())
+    hosted = SimpleNamespace(plan=plan, allocation_timeout=1.0, python="python", followed=True, earlier=())
+    ended = platform_side._run(hosted, job, client, Hosts(), (), by_name(hosted.plan))
+    assert ended.outcome.agent_failure == lost
+    assert [(row.name, row.host) for row in ended.containers] == [("worker-0", "node7")]
+    platform_side._tell(Channel(client, cancelled=lambda: job.unserved), ended, followed=True)
+    assert "the submitter cannot learn how the job has ended: no answer from the coordinator" in caplog.text

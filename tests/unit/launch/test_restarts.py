@@ -112,6 +112,13 @@ def test_a_first_start_that_cannot_be_made_is_the_end():
         start(Scripted(DOWN), max_restarts=5)
 
 
+def test_what_a_platform_has_started_again_itself_is_reported_in_its_place():
+    lost = "the application's master was lost (attempt 1)"
+    again = ended(number=signal.SIGKILL, earlier=(lost,))
+    outcome = start(Scripted(again, ended(earlier=("another",))), max_restarts=1)
+    assert outcome.earlier == (lost, "rank 0 (worker:0, pid 41) was killed by SIGKILL", "another")
+
+
 def test_settings_that_are_no_longer_usable_are_final_and_earlier_starts_are_reported():
     outcome = start(Scripted(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
     assert exit_code(outcome) == 70

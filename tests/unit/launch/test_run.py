@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 from fake_nodes import FakeProvider, come, refusal
 
-from tfcollective.agent.protocol import AgentConfig, Order, end_key
+from tfcollective.agent.protocol import AgentConfig, Order
 from tfcollective.codec import decode
+from tfcollective.control.protocol import end_key
 from tfcollective.errors import ConfigError, RendezvousError
 from tfcollective.failures import NOT_STARTED
-from tfcollective.launch.gather import enrolled
+from tfcollective.launch.gather import all_enrolled
 from tfcollective.launch.plan.hosts import parse_hosts, share_out
 from tfcollective.launch.plan.planner import plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
@@ -171,7 +172,7 @@ def test_nodes_that_have_no_room_for_the_ranks_are_refused_with_the_reason(job, 
     provider.orders = lambda name: None
     with pytest.raises(ConfigError, match="do not fit"):
         run_on_nodes(job, client, provider, requests(job, "", ""), assign)
-    numbers = [one.number for one in enrolled(client, 0.0, 0)]
+    numbers = [one.number for one in all_enrolled(client)]
     assert len(numbers) == 2
     assert all("3 processes do not fit" in refusal(client, number) for number in numbers)
 

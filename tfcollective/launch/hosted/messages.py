@@ -35,6 +35,7 @@ class HostedJob:
         python: the submitter's interpreter, for which each container takes its own.
         allocation_timeout: how long (s) to wait until all containers are there.
         followed: whether the job ends when the submitter is gone.
+        earlier: what became of the launchers that the platform has run for this job before, a line each.
     """
 
     job_id: str
@@ -44,6 +45,7 @@ class HostedJob:
     python: str
     allocation_timeout: float
     followed: bool
+    earlier: tuple[str, ...] = ()
 
     def to_bytes(self, **more: object) -> bytes:
         """The file for the platform's side, with ``more`` beside the job: :meth:`from_bytes` reads the job again.

@@ -1,4 +1,4 @@
-"""Sends what a node prints to the coordinator as well, where the submitter of the job reads along.
+"""Sends what a node prints to the coordinator as well, where the launcher of the job, or its submitter, reads along.
 
 What is printed goes where it went before in any case: there it is kept.
 """
@@ -6,22 +6,28 @@ What is printed goes where it went before in any case: there it is kept.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
+from typing import TextIO
 
 from tfcollective.agent.output import LineSplitter
+from tfcollective.control.channel import FOREVER, Channel
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.output_log import OutputPiece
+from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.errors import CoordinatorError
 from tfcollective.log import get_logger
+from tfcollective.timing import TIMING
 
 _LOG = get_logger(__name__)
 _READ_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 18
 _MAX_WAITING_BYTES = 4 << 20
 _GATHER_S = 0.2
+_WAIT_S = 1.0
 _STREAMS = {1: "stdout", 2: "stderr"}
 
 
@@ -77,6 +83,69 @@ class OutputRelay:
                 self._client.show(piece)
             except CoordinatorError as error:
                 _LOG.debug("node: %s", error)  # its end is noticed elsewhere
+
+
+class OutputFollower:
+    """A context manager: while it is open, shows here what the nodes print through :class:`OutputRelay`.
+
+    Args:
+        client: of the coordinator; it is the follower's from now on.
+        stdout: where to show it, a text stream; None: ``sys.stdout``.
+        stderr: the same of their stderr.
+    """
+
+    def __init__(self, client: CoordinatorClient, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        self._client = client
+        self._ended = threading.Event()
+        arguments = (Channel(client, cancelled=self._ended.is_set), self._ended, stdout, stderr)
+        self._reader = threading.Thread(target=show_output, args=arguments, name="tfc-reader", daemon=True)
+
+    def __enter__(self) -> OutputFollower:
+        self._reader.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Shows what is left, once all nodes have ended."""
+        self._ended.set()
+        self._reader.join(TIMING.last_output)
+        self._client.close()
+
+
+def show_output(
+    channel: Channel, ended: threading.Event, stdout: TextIO | None = None, stderr: TextIO | None = None
+) -> None:
+    """Shows what the nodes of a job print until there is no more of it once it has ``ended``."""
+    position = 0
+    with suppress(CoordinatorError):  # it has ended, and the last output does not come any more
+        while True:
+            last = ended.is_set()
+            page = channel.call(partial(_next_page, position, 0.0 if last else _WAIT_S), FOREVER)
+            if page.lost:
+                _show(stderr or sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
+            for piece in page.pieces:
+                _show((stderr or sys.stderr) if piece.stream == "stderr" else (stdout or sys.stdout), piece.text)
+            position = page.position
+            if last and not page.pieces:
+                return
+
+
+def _next_page(position: int, timeout: float, client: CoordinatorClient) -> OutputPage:
+    return client.read_output(position, timeout=timeout)
+
+
+def _show(stream: TextIO, text: str) -> None:
+    """Writes output of the job as well as it can be: a terminal that lacks a letter, or a pipe without a
+    reader, is no reason to stop following the job."""
+    with suppress(OSError, ValueError):
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or "ascii"
+            stream.write(text.encode(encoding, "replace").decode(encoding))
+        stream.flush()
 
 
 class Outbox:

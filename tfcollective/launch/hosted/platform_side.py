@@ -7,6 +7,8 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from tfcollective.agent.main import serve
@@ -15,16 +17,19 @@ from tfcollective.control.channel import FOREVER, Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.store import Entry
 from tfcollective.errors import CoordinatorError, LaunchError, RendezvousError
-from tfcollective.launch.gather import enrolled
+from tfcollective.launch.gather import all_enrolled
 from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, ContainerRow, HostedJob, HostedOutcome
 from tfcollective.launch.hosted.output_relay import OutputRelay
 from tfcollective.launch.launcher import JobOutcome, StartFailure
 from tfcollective.launch.nodes import Node
+from tfcollective.launch.outcome.restarts import restarted
+from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
-from tfcollective.launch.run import by_name, client_of, run_on_nodes
+from tfcollective.launch.run import Assign, by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.settings import variable
 from tfcollective.timing import TIMING
 
 _LOG = get_logger(__name__)
@@ -50,6 +55,11 @@ class ContainerProvider(NodeProvider):
     def close(self) -> None:
         """See :class:`NodeProvider`: they end with the application."""
 
+    def orphaned(self) -> bool:
+        """Whether the platform's part of the application has gone: it ends the containers then, this one as well, and
+        what they report is not the end of the job."""
+        return False
+
     @abstractmethod
     def places(self) -> Mapping[str, tuple[str, str]]:
         """Host and address of the log of each container that was there, by its instance; the last one of a name also
@@ -63,25 +73,66 @@ def serve_container(settings: NodeSettings) -> int:
         return serve(settings)
 
 
-def serve_job(hosted: HostedJob, bind_host: str, platform: ContainerProvider) -> HostedOutcome:
-    """Runs the job to its end and tells the submitter how it ended.
+def started_again(hosted: HostedJob, earlier: Sequence[str]) -> HostedJob:
+    """The job as it is served by another launcher after those that the platform has lost, for these reasons. All its
+    ranks are new: they know how often they have been started, and find what the program has saved."""
+    spec = hosted.spec
+    for _ in earlier:
+        spec = restarted(spec, 0)
+    count = {variable("restarts"): str(spec.restarts)} if earlier else {}
 
-    Raises CoordinatorError or ConfigError when the job cannot even begin.
+    def renewed(workers: Sequence[WorkerPlan]) -> tuple[WorkerPlan, ...]:
+        return tuple(replace(worker, env={**worker.env, **count}) for worker in workers)
+
+    plan = Plan(renewed(hosted.plan.workers), renewed(hosted.plan.auxiliary_tasks))
+    return replace(hosted, spec=spec, plan=plan, earlier=tuple(earlier))
+
+
+def serve_job(
+    hosted: HostedJob,
+    bind_host: str,
+    platform: ContainerProvider,
+    *,
+    bind_port: int = 0,
+    assign: Assign | None = None,
+) -> HostedOutcome:
+    """Runs the job to its end and tells the submitter how it ended. Of a job that has lost its coordinator for good the
+    submitter hears from the platform.
+
+    Args:
+        hosted: the job.
+        bind_host: the address on which containers and submitter reach the coordinator.
+        platform: the containers.
+        bind_port: the port on which they do; 0: any free one.
+        assign: which container runs what, once they are there; None: what the plan says of the one with its name.
+
+    Raises CoordinatorError or ConfigError when the job cannot even begin, LaunchError when the application ends before
+    the job.
     """
+    open_job = Job(
+        hosted.spec, hosted.plan, bind_host=bind_host, bind_port=bind_port, job_id=hosted.job_id, key=hosted.key
+    )
     with (
-        Job(hosted.spec, hosted.plan, bind_host=bind_host, job_id=hosted.job_id, key=hosted.key) as job,
+        open_job as job,
         # From before the submitter can send one to the end of the report: no signal ends this process without it.
         forward_signals(_ENDS, lambda number: None) as received,
         client_of(job, len(hosted.plan.hosts) + 1) as client,
     ):
         _listen_to_submitter(client, followed=hosted.followed)
-        ended = _run(hosted, job, client, platform, received)
-        _tell(client, ended, followed=hosted.followed)
+        ended = _run(hosted, job, client, platform, received, assign or by_name(hosted.plan))
+        if platform.orphaned():
+            raise LaunchError("the application has ended, and with it the containers")
+        _tell(Channel(client, cancelled=lambda: job.unserved), ended, followed=hosted.followed)
     return ended
 
 
 def _run(
-    hosted: HostedJob, job: Job, client: CoordinatorClient, platform: ContainerProvider, received: Sequence[int]
+    hosted: HostedJob,
+    job: Job,
+    client: CoordinatorClient,
+    platform: ContainerProvider,
+    received: Sequence[int],
+    assign: Assign,
 ) -> HostedOutcome:
     requests = [
         NodeSettings(job.coordinator, job.key.hex(), name, timeout=hosted.allocation_timeout)
@@ -94,7 +145,7 @@ def _run(
             client,
             platform,
             requests,
-            by_name(hosted.plan),
+            assign,
             python=hosted.python,
             stop_signals=_ENDS,
             earlier=tuple(received),
@@ -102,17 +153,20 @@ def _run(
         outcome, nodes = ran.outcome, ran.nodes
     except RendezvousError as error:
         outcome = JobOutcome((), initialised=True, start_failure=StartFailure(str(error), timed_out=True))
-    except LaunchError as error:
+    except (LaunchError, CoordinatorError) as error:
         outcome = JobOutcome((), initialised=True, agent_failure=str(error))
+    outcome = replace(outcome, earlier=hosted.earlier)
     began = min((node.began for node in nodes), default=0.0)
     training = max((node.ended or node.began for node in nodes), default=0.0) - began
-    return HostedOutcome(outcome, _rows(hosted, nodes, client, platform), training if nodes else None)
+    return HostedOutcome(outcome, _rows(hosted, nodes, job, client, platform), training if nodes else None)
 
 
 def _rows(
-    hosted: HostedJob, nodes: Sequence[Node], client: CoordinatorClient, platform: ContainerProvider
+    hosted: HostedJob, nodes: Sequence[Node], job: Job, client: CoordinatorClient, platform: ContainerProvider
 ) -> tuple[ContainerRow, ...]:
-    came = {one.name: one.host for one in enrolled(client, 0.0, 0)}
+    came: dict[str, str] = {}
+    with suppress(CoordinatorError):  # the platform knows most of it, too
+        came = {} if job.unserved else {one.name: one.host for one in all_enrolled(client)}
     places = platform.places()
     rows = []
     for name in hosted.plan.hosts:
@@ -160,11 +214,13 @@ def _wait_for_submitter(client: CoordinatorClient, first: float | None = None) -
     return client.wait_while(DONE, SUBMITTER, TIMING.submitter_lost, first=first)
 
 
-def _tell(client: CoordinatorClient, ended: HostedOutcome, *, followed: bool) -> None:
+def _tell(channel: Channel, ended: HostedOutcome, *, followed: bool) -> None:
     """Leaves the outcome, and waits until the submitter has seen it and fetched the results, for as long as it lives:
     the coordinator ends with us."""
     report = encode(ended)  # of a large job it is larger than a message may be
-    channel = Channel(client)
-    channel.call(lambda client: client.put_blob(OUTCOME, report))
-    if followed and ended.outcome.stopped_by != signal.SIGHUP:
-        channel.call(_wait_for_submitter)
+    try:
+        channel.call(lambda client: client.put_blob(OUTCOME, report))
+        if followed and ended.outcome.stopped_by != signal.SIGHUP:
+            channel.call(_wait_for_submitter)
+    except CoordinatorError as error:  # what has happened is still to be said here, and to the platform
+        _LOG.error("the submitter cannot learn how the job has ended: %s", error)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TextIO
 
 from tfcollective.clock import poll
 from tfcollective.codec import decode
-from tfcollective.control.channel import FOREVER, Channel, OrderQueue, Retry
+from tfcollective.control.channel import Channel, OrderQueue, Retry
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.liveness import Heartbeat
-from tfcollective.control.output_log import OutputPage
 from tfcollective.errors import CoordinatorError, LaunchError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
+from tfcollective.launch.hosted.output_relay import show_output
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import exit_code
 from tfcollective.launch.plan.planner import Plan
@@ -34,11 +33,24 @@ _CONNECTIONS = 6
 _DONE_TRIES = 3
 
 
-def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
-    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
-    with CoordinatorClient.to(coordinator, key) as client, suppress(CoordinatorError):
+def ask_status(coordinator: str, key: bytes, *, forwarded: bool = False) -> Mapping[str, object] | None:
+    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached. ``forwarded``: at a
+    port of this host that leads to it."""
+    with CoordinatorClient.to(coordinator, key, forwarded=forwarded) as client, suppress(CoordinatorError):
         return client.status()
     return None
+
+
+class LauncherLostError(Exception):
+    """The platform has lost the launcher of a job, with its coordinator, and starts another one.
+
+    Attributes:
+        received: the signals that have come while it was followed, and before.
+    """
+
+    def __init__(self, received: Sequence[int]) -> None:
+        super().__init__("the platform starts the launcher of the job again")
+        self.received = tuple(received)
 
 
 class HostedClient:
@@ -49,19 +61,31 @@ class HostedClient:
         key: the job key.
         timing: for how long to try what.
         client: the class of its client of the coordinator.
+        forwarded: whether the port is one of this host that leads to the coordinator.
     """
 
     def __init__(
-        self, coordinator: str, key: bytes, timing: Timing = TIMING, client: type[CoordinatorClient] = CoordinatorClient
+        self,
+        coordinator: str,
+        key: bytes,
+        timing: Timing = TIMING,
+        client: type[CoordinatorClient] = CoordinatorClient,
+        *,
+        forwarded: bool = False,
     ) -> None:
         self._timing = timing
-        self._client = client.to(coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS)
+        self._client = client.to(
+            coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS, forwarded=forwarded
+        )
         self._ended = threading.Event()
         self._channel = Channel(self._client, cancelled=self._ended.is_set)
         self._lost: str | None = None
+        self._answers = True
         self._heartbeat = Heartbeat(self._beat, self._note_loss, timing.job_lost, timing.heartbeat)
         self._signals = OrderQueue(self._channel, STOP)
-        self._reader = threading.Thread(target=self._read, name="tfc-reader", daemon=True)
+        self._reader = threading.Thread(
+            target=show_output, args=(self._channel, self._ended), name="tfc-reader", daemon=True
+        )
 
     def __enter__(self) -> HostedClient:
         self._reader.start()
@@ -87,6 +111,7 @@ class HostedClient:
         *,
         results: bool,
         earlier: Sequence[int] = (),
+        replaced: Callable[[], bool] = lambda: False,
     ) -> HostedOutcome:
         """Blocks until the job has ended, or there is no way left to find out.
 
@@ -96,9 +121,12 @@ class HostedClient:
             stop_signals: each asks the job to end.
             results: whether to fetch what the function has returned, if all went well.
             earlier: such signals that came before.
+            replaced: whether the platform says that it starts the job's launcher again, or has; asked after ``gone``
+                when the coordinator does not answer.
 
         Raises:
             LaunchError: it has ended well, but its results could not be fetched.
+            LauncherLostError: there will be another coordinator.
         """
         with forward_signals(stop_signals, self.stop) as received:
             received[:0] = earlier
@@ -109,6 +137,8 @@ class HostedClient:
                 why = gone()
                 ended = self._ask()  # it may have ended in order meanwhile
                 why = why or self._lost
+                if ended is None and why is None and not self._answers and replaced():
+                    raise LauncherLostError(received)
             if ended is not None and ended.outcome.stopped_by is not None and not received:
                 # Not by us: the platform ends its side of the job, and everything else with it.
                 self._acknowledge()
@@ -121,11 +151,15 @@ class HostedClient:
 
     def _ask(self) -> HostedOutcome | None:
         """How the job has ended; None when it has not, or the coordinator cannot be asked."""
-        with suppress(CoordinatorError):  # the heartbeat finds out when it is lost
-            retry = Retry(seconds=_WAIT_S, tries=1)
+        retry = Retry(seconds=_WAIT_S, tries=1)
+        try:
             found = self._channel.call(lambda client: client.get_blob(OUTCOME, timeout=_WAIT_S), retry)
-            return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
-        return None
+        except CoordinatorError as error:  # the heartbeat finds out when it is lost
+            _LOG.log(logging.WARNING if self._answers else logging.DEBUG, "the coordinator does not answer: %s", error)
+            self._answers = False
+            return None
+        self._answers = True
+        return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
 
     def _beat(self) -> None:
         self._client.alive(SUBMITTER)
@@ -165,36 +199,6 @@ class HostedClient:
         """The coordinator may go. It goes as soon as it hears that, so it may not answer."""
         with suppress(CoordinatorError):
             Channel(self._client).call(lambda client: client.put(DONE, True), Retry(seconds=0.0, tries=_DONE_TRIES))
-
-    def _read(self) -> None:
-        position = 0
-        with suppress(CoordinatorError):  # it has ended, and the last output does not come any more
-            while True:
-                ended = self._ended.is_set()
-                page = self._channel.call(partial(_next_page, position, 0.0 if ended else _WAIT_S), FOREVER)
-                if page.lost:
-                    _show(sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
-                for piece in page.pieces:
-                    _show(sys.stderr if piece.stream == "stderr" else sys.stdout, piece.text)
-                position = page.position
-                if ended and not page.pieces:
-                    return
-
-
-def _next_page(position: int, timeout: float, client: CoordinatorClient) -> OutputPage:
-    return client.read_output(position, timeout=timeout)
-
-
-def _show(stream: TextIO, text: str) -> None:
-    """Writes output of the job as well as it can be: a terminal that lacks a letter, or a pipe without a
-    reader, is no reason to stop following the job."""
-    with suppress(OSError, ValueError):
-        try:
-            stream.write(text)
-        except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
-            stream.write(text.encode(encoding, "replace").decode(encoding))
-        stream.flush()
 
 
 def _wait_for(gone: Callable[[], str | None]) -> str:

@@ -17,6 +17,8 @@ def exit_code(outcome: JobOutcome) -> int:
     """0, the first failed rank's code (128 + n for signal n), or the code of what kept the job from running."""
     if outcome.stopped_by is not None:
         return SIGNAL_BASE + outcome.stopped_by
+    if outcome.reported is not None:
+        return outcome.reported
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
         return ExitCode.NOT_STARTED
     if outcome.cause is not None:

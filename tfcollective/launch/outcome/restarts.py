@@ -17,8 +17,6 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.system.signals import forward_signals
 
 _LONGEST_PAUSE_S = 30.0
-# A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
-_HOPELESS_CODES = (2, ExitCode.USAGE, 126, 127)
 
 
 def run_job(
@@ -40,11 +38,16 @@ def run_job(
     """
     if launcher.starts_mpi != (spec.engine == "mpi"):
         raise ConfigError("the engine mpi and the launcher mpi go together: mpirun starts its processes")
+    if launcher.delegates:
+        return launcher.run(spec, stop_signals=stop_signals)
     if spec.max_restarts and not launcher.can_restart:
         raise ConfigError("max_restarts: this launcher does not start the agents itself, so it cannot start them again")
-    with tracking(launcher, spec) as track:
-        outcome = _run_until_final(launcher, spec, stop_signals, pause)
-        track(outcome)
+    try:
+        with tracking(launcher, spec) as track:
+            outcome = _run_until_final(launcher, spec, stop_signals, pause)
+            track(outcome)
+    finally:
+        launcher.close()
     return outcome
 
 
@@ -57,8 +60,8 @@ def _run_until_final(
         failed = outcome.stopped_by is None and exit_code(outcome) != ExitCode.OK
         why_not = obstacle(outcome) if failed and spec.max_restarts else None
         if not failed or spec.restarts == spec.max_restarts or why_not is not None:
-            return replace(outcome, earlier=earlier, not_restarted=why_not or "")
-        earlier = (*earlier, headline(outcome))
+            return replace(outcome, earlier=(*earlier, *outcome.earlier), not_restarted=why_not or "")
+        earlier = (*earlier, *outcome.earlier, headline(outcome))
         spec = restarted(spec, outcome.generation)
         wait = pause_before(spec.restarts)
         news = (
@@ -108,7 +111,7 @@ def obstacle(outcome: JobOutcome) -> str | None:
         return f"{cause.exception.type} comes again however often it is tried" if cause.exception.permanent else None
     if cause.signal is not None:
         return None
-    if cause.exit_code in _HOPELESS_CODES:
+    if cause.hopeless:
         return f"exit code {cause.exit_code} stands for wrong usage"
     if not outcome.initialised:
         return "it failed before any rank called tfcollective.init(), where nothing of the job had begun"

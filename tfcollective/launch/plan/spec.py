@@ -6,11 +6,12 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tfcollective.agent.protocol import ProcessOptions
 from tfcollective.control.rounds import NO_LIMIT, Bounds
-from tfcollective.errors import ConfigError
+from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import Host, share_out, without
 from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
@@ -20,6 +21,12 @@ from tfcollective.timing import TIMING
 
 _LONGEST_COOLDOWN_S = 3600.0
 _LEAST = "min_proc (--min-np)"
+_ELASTIC_ALONE = {
+    "max_proc": "--max-np",
+    "discovery": "--host-discovery-script",
+    "reset_limit": "--reset-limit",
+    "cooldown_range": "--blacklist-cooldown-range",
+}
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
@@ -164,6 +171,47 @@ class JobSpec(ProcessOptions):
         """The tasks that have a rank, in rank order."""
         return self.tasks or workers(self.num_proc)
 
+    def refuse_hosts(self, platform: str, launcher: str, avoid: str) -> None:
+        """Refuses what the job says of its hosts, for a platform that chooses them.
+
+        Args:
+            platform: as people call it.
+            launcher: its name.
+            avoid: what to do in place of a blacklist.
+
+        Raises:
+            ConfigError: for hosts.
+            UnsupportedError: for a TF_CONFIG, a discovery script or a blacklist.
+        """
+        chooses = f"{platform} chooses the hosts"
+        if self.hosts:
+            raise ConfigError(f"{chooses}: use the launcher {launcher!r} without hosts")
+        if self.emit_tf_config:
+            raise UnsupportedError(
+                f"a TF_CONFIG names ports, and only on this machine can free ones be found: not on {platform}"
+            )
+        if self.discovery:
+            raise UnsupportedError(f"discovery: {chooses}: say with max_proc how far the job may grow")
+        if self.blacklist:
+            raise UnsupportedError(f"blacklist: {chooses}: {avoid}")
+
+    def local_script(self) -> Path | None:
+        """The script that the command runs, if it is a file ``x.py`` here and no working directory is given: what the
+        nodes of a platform without a shared disk have to be sent."""
+        if len(self.command) < 2 or self.command[0] != sys.executable or self.cwd is not None:
+            return None
+        script = Path(self.command[1])
+        return script if script.suffix == ".py" and script.is_file() else None
+
+    def with_script(self, path: str) -> JobSpec:
+        """The same job where its script has this path."""
+        return replace(self, command=(self.command[0], path, *self.command[2:]))
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether it is started again if it fails now."""
+        return self.restarts < self.max_restarts
+
     @property
     def bounds(self) -> Bounds | None:
         """How many ranks the worlds of an elastic job have; None: the job is not elastic."""
@@ -259,9 +307,11 @@ class JobSpec(ProcessOptions):
             raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
 
     def _refuse_elastic_options(self) -> None:
-        for name in ("max_proc", "discovery", "reset_limit", "cooldown_range"):
-            if getattr(self, name):
-                raise ConfigError(f"{name}: it is for an elastic job: say with {_LEAST} how few ranks are enough")
+        for name, option in _ELASTIC_ALONE.items():
+            if getattr(self, name) not in (None, ()):
+                raise ConfigError(
+                    f"{name} ({option}): it is for an elastic job: say with {_LEAST} how few ranks are enough"
+                )
 
     def _check_cooldown(self) -> None:
         if self.cooldown_range is None:

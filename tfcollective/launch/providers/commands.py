@@ -77,14 +77,21 @@ class AgentCommand:
         command: what to run.
         whole_lines: whether to show what it prints in whole lines; else it prints where this process does. ssh, for
             one, passes on what comes in pieces of any length, which several of them would splice.
+        environ: its variables; None: those of this process.
     """
 
-    def __init__(self, command: Sequence[str], *, whole_lines: bool) -> None:
+    def __init__(self, command: Sequence[str], *, whole_lines: bool, environ: Mapping[str, str] | None = None) -> None:
         output = subprocess.PIPE if whole_lines else None
         try:
             # A session of its own: a Ctrl-C at the terminal is for the launcher to pass on.
             self._process = subprocess.Popen(
-                list(command), stdin=subprocess.PIPE, stdout=output, stderr=output, bufsize=0, start_new_session=True
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=None if environ is None else dict(environ),
+                bufsize=0,
+                start_new_session=True,
             )
         except OSError as error:
             raise LaunchError(f"cannot run {command[0]}: {error}") from error
@@ -133,7 +140,7 @@ class CommandProvider(NodeProvider):
     Args:
         commands: by the name of the node.
         here: the names of the nodes on this machine, whose commands become their agents.
-        whole_lines: see :class:`AgentCommand`.
+        whole_lines: see :class:`AgentCommand`, and likewise ``environ``.
         local: see :class:`NodeProvider`.
         abandoned: see :class:`Timing`.
         find: the command of a node that is not among them, and whether it is on this machine; raises LaunchError when
@@ -149,7 +156,9 @@ class CommandProvider(NodeProvider):
         local: bool = False,
         abandoned: float = TIMING.abandoned,
         find: Callable[[str], tuple[Sequence[str], bool]] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        self._environ = environ
         self._abandoned = abandoned
         self._commands = dict(commands)
         self._here = set(here)
@@ -166,7 +175,9 @@ class CommandProvider(NodeProvider):
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """See :class:`NodeProvider`."""
         for settings in nodes:
-            process = AgentCommand(self._command_of(settings.name), whole_lines=self._whole_lines)
+            process = AgentCommand(
+                self._command_of(settings.name), whole_lines=self._whole_lines, environ=self._environ
+            )
             earlier = self._processes.pop(settings.name, None)
             if earlier is not None:
                 earlier.close()

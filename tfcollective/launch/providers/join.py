@@ -4,7 +4,6 @@ elastic job takes in what comes later, too."""
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,15 +12,19 @@ from functools import partial
 from pathlib import Path
 
 from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
+from tfcollective.identity.keys import read_key, read_key_file
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
 from tfcollective.launch.plan.hosts import Host, Share, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.platform_options import platform_options
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
 from tfcollective.launch.run import Assignment, Enrolment, run_job_on
+from tfcollective.launch.running.job import Job
+from tfcollective.log import say
 from tfcollective.machine.network import own_address
 from tfcollective.private_directory import write_private
-from tfcollective.settings import environ_snapshot
+from tfcollective.settings import Settings, environ_snapshot, variable
 
 _AGENT = " (agent "  # begins what follows the host in the name of one of several agents there
 _MISSING = "(no agent)"  # where ranks would be that too few agents have come for
@@ -29,7 +32,8 @@ _MISSING = "(no agent)"  # where ranks would be that too few agents have come fo
 
 @dataclass(frozen=True)
 class _Options:
-    """The platform's settings: how many agents to wait for, where the coordinator listens, where the key is put."""
+    """The platform's settings: how many agents to wait for, where the coordinator listens, where the key stands or is
+    put."""
 
     agents: int
     port: int = 0
@@ -49,18 +53,22 @@ class JoinedLauncher(Launcher):
         gpus="all of the node, or `--gpus-per-proc`",
         elastic="lost ranks are replaced on their node; agents that come later join, up to `--max-np`",
         preemption="SIGTERM to the agent or a rank; `--preemption-file`, `--preemption-command`",
-        restart="",
-        secrets="a file that only you can read (`--key-file`)",
+        restart="with `--port` and a key of yours: the agents join again",
+        secrets="a file that only you can read (`--key-file`), or `TFCOLLECTIVE_KEY` on both sides",
         evaluator="on the first agent",
     )
-
-    can_restart = False  # the agents end with the job, and what started them is not asked
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. Which hosts they are is not known before they are there."""
         options = platform_options(_Options, spec.platform, "agents")
         if spec.discovery or spec.blacklist:
             raise UnsupportedError("discovery, blacklist: the hosts of this job are those whose agents join it")
+        lasting = options.port and (options.key_file or _key_of_environment() is not None)
+        if spec.max_restarts and not lasting:
+            raise ConfigError(
+                "max_restarts: agents that join again need the same address and key: add --port, and --key-file or "
+                f"{variable('key')}"
+            )
         if spec.emit_tf_config:
             raise UnsupportedError("a TF_CONFIG names ports: with -H or --hostfile, or on this machine only")
         names = [f"agent {number}" for number in range(options.agents)]
@@ -69,13 +77,13 @@ class JoinedLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         options = platform_options(_Options, spec.platform, "agents")
+        key, place = _given_key(options.key_file)
         share = -(-spec.num_proc // options.agents)
-        assign = (
-            partial(_dealt, spec=spec) if spec.bounds is None else partial(elastic_assignment, spec=spec, share=share)
-        )
+        elastic = partial(elastic_assignment, spec=spec, share=share)
+        assign = partial(dealt_assignment, spec=spec) if spec.bounds is None else elastic
         return run_job_on(
-            lambda job: JoinProvider(options.key_file or str(Path(job.scratch_dir) / "join.key"), share),
-            spec,
+            lambda job: JoinProvider(_place_in(job) if place is None else place, share, given=key is not None),
+            spec if key is None else replace(spec, key=key),
             self.plan(spec),
             bind_host=own_address(spec.network_interfaces),
             enrolment=Enrolment([""] * options.agents, assign, spec.start_timeout, options.port),
@@ -88,35 +96,43 @@ class JoinProvider(NodeProvider):
     """Agents that ``mpirun``, ``srun``, a person or anything else starts.
 
     Args:
-        key_file: where they find the key.
+        key_file: where they find the key; empty: in the environment, as the launcher.
         share: how many ranks one takes in an elastic job that has not said it.
+        given: whether the key is there already; else it is put there, and taken away at the end.
     """
 
     named = False
     others_may_come = True
+    come_again = True
     advice = ""
 
-    def __init__(self, key_file: str, share: int = 1) -> None:
+    def __init__(self, key_file: str, share: int = 1, *, given: bool = False) -> None:
         self._key_file = key_file
         self._share = share
+        self._given = given
         self._written = b""
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
-        """Puts the key there, and says what to run on as many hosts."""
-        key = nodes[0].key.encode()
-        try:
-            write_private(Path(self._key_file), key)
-        except OSError as error:
-            raise ConfigError(f"the job key cannot be put into {self._key_file}: {error}") from error
-        self._written = key
-        join = shlex.join(["tfcollective", "agent", "--join", nodes[0].coordinator, "--key-file", self._key_file])
+        """Puts the key there, unless it is given, and says what to run on as many hosts."""
+        if not self._given:
+            key = nodes[0].key.encode()
+            try:
+                write_private(Path(self._key_file), key)
+            except OSError as error:
+                raise ConfigError(f"the job key cannot be put into {self._key_file}: {error}") from error
+            self._written = key
+        elif self._key_file:
+            # A launcher that was killed has left its own, and this one cannot tell.
+            say(f"the job key is the one in {self._key_file}, which was there already: remove the file for a new key")
+        join = ["tfcollective", "agent", "--join", nodes[0].coordinator]
+        join += ["--key-file", self._key_file] if self._key_file else []
         count = "one host" if len(nodes) == 1 else f"each of {len(nodes)} hosts"
-        sys.stderr.write(f"tfcollective: run this on {count}, where {self._key_file} has to be readable:\n  {join}\n")
-        sys.stderr.flush()
+        place = f"{self._key_file} has to be readable" if self._key_file else "the environment has the same job key"
+        say(f"run this on {count}, where {place}:\n  {shlex.join(join)}")
 
     def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
         """See :class:`NodeProvider`. An earlier one of its machine may be thought to be there still."""
-        return replace(facts, name=_numbered(facts)), facts.slots or self._share
+        return replace(facts, name=numbered_name(facts)), facts.slots or self._share
 
     def machine(self, name: str) -> str:
         """See :class:`NodeProvider`."""
@@ -133,7 +149,27 @@ class JoinProvider(NodeProvider):
                 path.unlink()
 
 
-def _numbered(facts: NodeFacts) -> str:
+def _place_in(job: Job) -> str:
+    return str(Path(job.scratch_dir) / "join.key")
+
+
+def _given_key(key_file: str | None) -> tuple[bytes | None, str | None]:
+    """The key of a job whose agents have it already, and where they find it: in a file that exists, or, where none is
+    named, in the environment (empty). No key: the launcher makes one. Raises ConfigError for a file whose key is not
+    safe to use: it may be another user's who wants to join."""
+    if key_file is None:
+        key = _key_of_environment()
+        return key, None if key is None else ""
+    return (read_key_file(key_file, "--key-file") if Path(key_file).exists() else None), key_file
+
+
+def _key_of_environment() -> bytes | None:
+    """The key in this process's environment, unless it is that of a job which this process is a rank of."""
+    return None if variable("task") in environ_snapshot() else read_key(Settings.load())
+
+
+def numbered_name(facts: NodeFacts) -> str:
+    """What an agent is called where others of its host may be there, or may be thought to be there."""
     return f"{facts.host}{_AGENT}{facts.number})"
 
 
@@ -141,10 +177,11 @@ def _named(found: Sequence[NodeFacts]) -> list[NodeFacts]:
     """In the order of the hosts' names; reports name hosts, with a number where several agents share one."""
     count = Counter(one.host for one in found)
     ordered = sorted(found, key=lambda one: one.host)
-    return [replace(one, name=one.host if count[one.host] == 1 else _numbered(one)) for one in ordered]
+    return [replace(one, name=one.host if count[one.host] == 1 else numbered_name(one)) for one in ordered]
 
 
-def _dealt(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
+def dealt_assignment(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
+    """The ranks of a job of fixed size, dealt to the agents in the order of their hosts' names."""
     named = _named(found)
     shares = deal_to([one.name for one in named], [one.slots for one in named], spec)
     plan = plan_hosts(spec, shares, environ_snapshot())

@@ -51,9 +51,9 @@ _DISMISSED = "was no longer needed"
 _NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
-def new_job_id() -> str:
+def new_job_id(prefix: str = "job") -> str:
     """A name that no other job has."""
-    return f"job-{secrets.token_hex(4)}"
+    return f"{prefix}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,9 @@ class Job:
         view = self._coordinator.view()
         if self.spec.bounds is None:
             return any(task.exit is not None and task.exit.failed for task in view.tasks)
-        return view.failure is not None or any(one.exit is not None and one.exit.of_the_program for one in view.tasks)
+        if view.failure is not None or any(one.exit is not None and one.exit.of_the_program for one in view.tasks):
+            return True
+        return _fails_everywhere(view, self._plan.tasks)
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
@@ -443,15 +445,25 @@ def _silence_limit(spec: JobSpec) -> float:
     return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
 
 
+def _fails_everywhere(view: JobView, first: Sequence[TaskKey]) -> bool:
+    """Whether all these first tasks have given up and no other one waits for a world either. A world may do without a
+    host on which the program fails."""
+    ends = {one.task: one.exit for one in view.tasks}
+    return not view.initialised and all(one is not None and one.gave_up for one in map(ends.get, first))
+
+
 def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, ...]:
-    """The failures that an elastic job has outlasted; none if it has failed: then they may be why.
+    """The failures that an elastic job has outlasted; none if it has failed, as they may be why: unless an error of the
+    program has ended it, which is.
 
     A member of the last world counts, too, if rank 0 completed the training and it did not: what it missed, the state
     of rank 0 has. One that has failed after it had completed the training has failed in what the program does then.
     """
     last = {str(task) for task in view.members if not view.trained or task in view.done}
     ends = [record for record in exits if record.task in last]
-    if view.failure is not None or not ends or any(record.failed for record in ends):
+    lost = [record for record in exits if record.failed and record.task not in last]
+    if any(record.of_the_program for record in exits):
+        lost = [record for record in lost if not record.stopped and not record.of_the_program]
+    elif view.failure is not None or not ends or any(record.failed for record in ends):
         return ()
-    lost = (record for record in exits if record.failed and record.task not in last)
     return tuple(record for record in lost if record.note not in _NOT_NEEDED)

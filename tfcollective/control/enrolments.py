@@ -1,0 +1,79 @@
+"""Which nodes have enrolled with a job: pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_MOST_ENDED = 1000
+_PAGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class EnrolledNode:
+    """A node's number, in the order of enrolment from 0 on, and what it has said of itself."""
+
+    number: int
+    facts: Mapping[str, object]
+
+
+class Enrolments:
+    """The nodes of one job. Not thread-safe.
+
+    Agents may come and end for as long as the job runs: of those that have ended only the newest ones are kept.
+
+    Args:
+        most_ended: how many.
+
+    Attributes:
+        count: how many have enrolled so far, also those that are not kept.
+    """
+
+    def __init__(self, most_ended: int = _MOST_ENDED) -> None:
+        self.count = 0
+        self._most_ended = most_ended
+        self._numbers: dict[str, int] = {}  # of those that are kept, by token
+        self._kept: dict[int, tuple[str, EnrolledNode, int]] = {}  # by number, ascending: token, node, bytes
+        self._ended: dict[int, None] = {}  # of those that are kept, the first to end first
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, token: str, facts: Mapping[str, object]) -> int:
+        """The number of the node with this token, which is new or enrols a second time."""
+        if token not in self._numbers:
+            node = EnrolledNode(self.count, facts)
+            self._numbers[token] = node.number
+            self._kept[node.number] = token, node, len(json.dumps(facts))
+            self.count += 1
+        return self._numbers[token]
+
+    def end(self, number: int) -> int | None:
+        """This node has ended; which one is not kept any longer because of that."""
+        if number not in self._kept or number in self._ended:
+            return None
+        self._ended[number] = None
+        if len(self._ended) <= self._most_ended:
+            return None
+        oldest = next(iter(self._ended))
+        del self._ended[oldest]
+        token, *_ = self._kept.pop(oldest)
+        del self._numbers[token]
+        return oldest
+
+    def since(self, number: int, most_bytes: int = _PAGE_BYTES) -> tuple[EnrolledNode, ...]:
+        """The nodes from this number on, in their order: as many as fit into so many bytes, but one if there is any."""
+        page: list[EnrolledNode] = []
+        used = 0
+        first = next(iter(self._kept), self.count)
+        for kept in filter(self._kept.__contains__, range(max(number, first), self.count)):
+            _, node, size = self._kept[kept]
+            used += size
+            if page and used > most_bytes:
+                break
+            page.append(node)
+        return tuple(page)
