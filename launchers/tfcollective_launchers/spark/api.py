@@ -1,0 +1,238 @@
+"""``run`` and ``run_elastic``: a function, or a command, on the executors of a Spark application, with the names that
+``horovod.spark`` has for what they are given."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TextIO
+
+from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.api import function_job, results_of, results_wanted
+from tfcollective.launch.launcher import JobOutcome
+from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.settings import environ_snapshot
+from tfcollective.timing import TIMING
+from tfcollective_launchers.spark.context import active_context
+from tfcollective_launchers.spark.launcher import SparkLauncher
+from tfcollective_launchers.spark.options import SparkOptions
+from tfcollective_launchers.spark.prediction import predict
+from tfcollective_launchers.spark.rows import Source, feed
+
+__all__ = ["Source", "feed", "predict", "run", "run_elastic"]
+
+_START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
+
+
+def run(
+    fn: Callable[..., Any] | Sequence[str] | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    start_timeout: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    extra_mpi_args: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: Iterable[str] | str | None = None,
+    prefix_output_with_timestamp: bool = False,
+    executable: str | None = None,
+    *,
+    spark: Any = None,
+    data: Source | None = None,
+    **options: Any,
+) -> list[Any]:
+    """Calls ``fn(*args, **kwargs)`` in ``num_proc`` tasks of a Spark application; returns what each rank returned, in
+    rank order.
+
+    Args:
+        fn: what to call on every rank; or a command, such as ``["python", "train.py"]``: then ``None`` is returned for
+            each rank.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        num_proc: how many ranks; None: ``spark.default.parallelism`` of the application.
+        start_timeout: how long (s) the tasks, and then the ranks, may take to start; None:
+            ``HOROVOD_SPARK_START_TIMEOUT``, else 600.
+        use_mpi: refused when true: the ranks are no processes of MPI.
+        use_gloo: has no effect.
+        extra_mpi_args: refused.
+        env: more variables of the ranks.
+        stdout: where to show what they print, a text stream; None: stdout of this process.
+        stderr: the same of their stderr.
+        verbose: 2 logs at the level ``info``.
+        nics: names or networks of the interfaces that they use.
+        prefix_output_with_timestamp: whether each line of output begins with the time.
+        executable: the interpreter of the ranks; None: that of Spark's tasks.
+        spark: a SparkSession or SparkContext; None: the active one, else a new one (``platform={"master": ...}``).
+        data: what :func:`~tfcollective_launchers.spark.rows.feed` makes of a DataFrame: its rows, of which each rank
+            reads a share with ``tfcollective.spark.dataset``; None: the ranks read their own data.
+        **options: as for :func:`tfcollective.run`.
+
+    Raises:
+        As :func:`tfcollective.run`; ConfigError and UnsupportedError also for what is said above.
+    """
+    if use_mpi or extra_mpi_args:
+        raise UnsupportedError("use_mpi, extra_mpi_args: the ranks are tasks of Spark, not processes of MPI")
+    del use_gloo
+    limit = _start_timeout(start_timeout)
+    platform = {
+        "spark": data.session if spark is None and data is not None else spark,
+        "data": data,
+        "allocation_timeout": limit,
+        "stdout": stdout,
+        "stderr": stderr,
+        "executable": executable,
+        **(options.pop("platform", None) or {}),
+    }
+    if num_proc is None and options.get("np") is None and options.get("task_specs") is None:
+        num_proc = _default_ranks(platform)
+    options = {
+        **options,
+        "platform": platform,
+        "env": dict(env or {}),
+        "timestamps": prefix_output_with_timestamp,
+        **({"num_proc": num_proc} if num_proc is not None else {}),
+        **({"start_timeout": limit} if limit is not None else {}),
+        **({"log_level": "info"} if verbose > 1 else {}),
+        **({"network_interfaces": _names(nics)} if nics else {}),
+    }
+    if callable(fn):
+        spec = function_job(fn, args, kwargs, **options)
+    else:
+        if args or kwargs:
+            raise ConfigError("args, kwargs: they are for a function: put a command's arguments into the command")
+        spec = replace(function_job(_no_function, **options), command=_command(fn), call=None)
+    return _run(spec)
+
+
+def run_elastic(
+    fn: Callable[..., Any] | Sequence[str] | str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: Iterable[str] | str | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+    *,
+    spark: Any = None,
+    **options: Any,
+) -> list[Any]:
+    """The same for an elastic job: it goes on without executors that are lost, and takes in others that Spark gives.
+
+    Args:
+        fn: as for :func:`run`; wraps its training in ``tfcollective.elastic.run``.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        num_proc: with how many ranks it starts; None: ``spark.default.parallelism``.
+        min_num_proc: how few are enough; None: ``num_proc``.
+        max_num_proc: how many there may be; None: ``num_proc``.
+        start_timeout: as for :func:`run`.
+        elastic_timeout: how long (s) a world may take to come together again after a change.
+        reset_limit: after how many changes the job fails; None: no limit.
+        env: more variables of the ranks.
+        stdout: where to show what they print; None: stdout of this process.
+        stderr: the same of their stderr.
+        verbose: 2 logs at the level ``info``.
+        nics: as for :func:`run`.
+        prefix_output_with_timestamp: as for :func:`run`.
+        min_np: another name for ``min_num_proc``.
+        max_np: another name for ``max_num_proc``.
+        spark: as for :func:`run`.
+        **options: as for :func:`tfcollective.run`.
+
+    Returns:
+        What the ranks that were there at the end returned.
+    """
+    if num_proc is None:
+        num_proc = _default_ranks({"spark": spark, **(options.get("platform") or {})})
+    wanted = {
+        "min_proc": _one_of("min_num_proc", min_num_proc, "min_np", min_np) or num_proc,
+        "max_proc": _one_of("max_num_proc", max_num_proc, "max_np", max_np),
+        "elastic_timeout": elastic_timeout,
+        "reset_limit": reset_limit,
+    }
+    return run(
+        fn,
+        args,
+        kwargs,
+        num_proc,
+        start_timeout,
+        env=env,
+        stdout=stdout,
+        stderr=stderr,
+        verbose=verbose,
+        nics=nics,
+        prefix_output_with_timestamp=prefix_output_with_timestamp,
+        spark=spark,
+        **{**{name: value for name, value in wanted.items() if value is not None}, **options},
+    )
+
+
+def _command(words: Sequence[str]) -> tuple[str, ...]:
+    """The command of every rank; ``python`` is the interpreter of its agent."""
+    found = tuple(shlex.split(words)) if isinstance(words, str) else tuple(map(str, words))
+    if not found:
+        raise ConfigError("fn: expected a function or a command, got nothing")
+    return (sys.executable, *found[1:]) if found[0] in ("python", "python3") else found
+
+
+def _no_function() -> None:
+    """Stands for the function of a job that runs a command."""
+
+
+def _run(spec: JobSpec) -> list[Any]:
+    main = threading.current_thread() is threading.main_thread()
+    outcome = run_job(SparkLauncher(), spec, stop_signals=(signal.SIGINT,) if main else ())
+    return results_of(outcome, results_wanted(spec, outcome)) if spec.call is not None else _of_command(spec, outcome)
+
+
+def _of_command(spec: JobSpec, outcome: JobOutcome) -> list[Any]:
+    """For ranks that return nothing: raises when one has failed."""
+    failed = tuple(record for record in outcome.exits if record.failed)
+    results_of(replace(outcome, exits=failed, results={}), 0)
+    return [None] * (spec.num_proc if spec.bounds is None else len(outcome.exits))
+
+
+def _default_ranks(platform: Mapping[str, Any]) -> int:
+    context = active_context(SparkOptions.from_platform(platform))
+    if context is None:
+        raise ConfigError("num_proc: say how many ranks there are: no Spark application is there that would tell")
+    return int(context.defaultParallelism)
+
+
+def _start_timeout(given: float | None) -> float | None:
+    if given is not None:
+        return given
+    text = environ_snapshot().get(_START_TIMEOUT)
+    try:
+        return TIMING.allocation if text is None else float(text)
+    except ValueError as error:
+        raise ConfigError(f"{_START_TIMEOUT}: expected a number of seconds, got {text!r}") from error
+
+
+def _one_of(name: str, value: int | None, other: str, same: int | None) -> int | None:
+    if value is not None and same is not None and value != same:
+        raise ConfigError(f"give {name} or {other}, not both: they mean the same")
+    return same if value is None else value
+
+
+def _names(nics: Iterable[str] | str) -> tuple[str, ...]:
+    return tuple(name for name in (nics.split(",") if isinstance(nics, str) else sorted(nics)) if name)
