@@ -13,7 +13,8 @@ from tfcollective.settings import Settings, variable
 
 _MAX_KEY_TEXT = 4096
 _MIN_KEY_BYTES = 16
-_OF_A_GROUP = 0o440
+_GROUP_READS = 0o040
+_OTHERS = 0o037  # what neither the group nor others may do
 _LOG = get_logger(__name__)
 
 
@@ -89,17 +90,22 @@ def _read_file(path: str, where: str) -> str:
 
 
 def _check_private(path: str, found: os.stat_result) -> None:
-    """Raises ConfigError when others can read the file, or a group of this user could replace what is in it."""
+    """Raises ConfigError when others can read the file or may have written it. A group of this process may read a file
+    of root's: that is how a Kubernetes Secret looks to a pod with fsGroup, whatever its defaultMode says. The group of
+    a user's own file may be that of all users of a cluster."""
     mode = stat.S_IMODE(found.st_mode)
-    if not mode & 0o077:
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"{path} belongs to the user {found.st_uid}, who may change it: the job key needs a file of yours or root's"
+        )
+    if not mode & (_OTHERS | _GROUP_READS):
         return
-    if mode == _OF_A_GROUP and found.st_gid in (os.getegid(), *os.getgroups()):
-        # How a Kubernetes Secret looks to a pod with fsGroup, whatever its defaultMode says: root's, for that group.
+    if found.st_uid == 0 and not mode & _OTHERS and found.st_gid in (os.getegid(), *os.getgroups()):
         _LOG.info("%s can be read by the group %d, which this process is in (as with fsGroup)", path, found.st_gid)
         return
     raise ConfigError(
-        f"{path} can be read by others (mode {mode:o}, group {found.st_gid}): the job key needs mode 600 or 400, or "
-        "440 with a group of this process"
+        f"{path} can be read by others (mode {mode:o}, group {found.st_gid}): the job key needs mode 600 or 400; "
+        "640 or 440 will do for a file of root's with a group of this process, as a Kubernetes Secret with fsGroup"
     )
 
 

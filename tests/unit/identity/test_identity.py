@@ -1,4 +1,5 @@
 import os
+import stat
 
 import pytest
 
@@ -94,27 +95,61 @@ def test_a_key_that_is_too_long_is_not_cut(tmp_path):
 
 def test_a_key_that_others_can_read_is_refused(tmp_path):
     settings = launched(tmp_path)
-    (tmp_path / "key").chmod(0o640)
-    with pytest.raises(ConfigError, match="mode 640"):
+    (tmp_path / "key").chmod(0o644)
+    with pytest.raises(ConfigError, match="mode 644"):
         discover(settings, {})
 
 
-def test_a_key_of_a_group_of_ours_is_read_as_kubernetes_mounts_it(tmp_path, monkeypatch):
+def of_owner(monkeypatch, owner):
+    """Has all open files belong to this user, as far as they say."""
+    fstat = os.fstat
+
+    def changed(descriptor):
+        found = list(fstat(descriptor))
+        found[stat.ST_UID] = owner
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", changed)
+
+
+@pytest.mark.parametrize("mode", [0o440, 0o640])  # of defaultMode 0400 and 0600
+def test_a_key_of_roots_and_a_group_of_ours_is_read_as_kubernetes_mounts_it(tmp_path, monkeypatch, mode):
     settings = launched(tmp_path)
-    (tmp_path / "key").chmod(0o440)
+    (tmp_path / "key").chmod(mode)
     group = (tmp_path / "key").stat().st_gid
+    of_owner(monkeypatch, 0)
     assert discover(settings, {}).key is not None
     monkeypatch.setattr(os, "getegid", lambda: group + 1)
     monkeypatch.setattr(os, "getgroups", lambda: [group + 1])
-    with pytest.raises(ConfigError, match=f"mode 440, group {group}.* or 440 with a group of this process"):
+    with pytest.raises(ConfigError, match=f"mode {mode:o}, group {group}.* or 440 will do for a file of root's"):
         discover(settings, {})
 
 
-@pytest.mark.parametrize("mode", [0o444, 0o460, 0o640, 0o604])
+def test_a_users_key_that_a_group_may_read_is_refused(tmp_path, monkeypatch):
+    settings = launched(tmp_path)
+    (tmp_path / "key").chmod(0o640)  # of umask 027; the group may be that of all users
+    of_owner(monkeypatch, 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ConfigError, match=r"mode 640.*needs mode 600"):
+        discover(settings, {})
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o460, 0o650, 0o604])
 def test_a_key_that_a_group_may_change_or_everybody_may_read_is_refused(tmp_path, mode):
     settings = launched(tmp_path)
     (tmp_path / "key").chmod(mode)
     with pytest.raises(ConfigError, match=f"mode {mode:o}"):
+        discover(settings, {})
+
+
+def test_a_key_of_another_user_is_refused(tmp_path, monkeypatch):
+    settings = launched(tmp_path)
+    owner = (tmp_path / "key").stat().st_uid
+    if owner == 0:
+        os.chown(tmp_path / "key", 12345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.raises(ConfigError, match="belongs to the user"):
         discover(settings, {})
 
 
