@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 
 from tfcollective.descriptors import give_usual_limit
 from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
 from tfcollective.launch.plan.hosts import Host, share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts
 from tfcollective.launch.plan.rank_variables import rank_variables
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.platform_options import platform_options
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
 from tfcollective.launch.run import Assignment, Enrolment, run_job_on
 from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask

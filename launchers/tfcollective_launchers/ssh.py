@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError, LaunchError
 from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher, platform_options
+from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.platform_options import platform_options
 from tfcollective.launch.provider import NodeFacts
 from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
 from tfcollective.launch.run import Assign, Assignment, Enrolment, by_name, run_job_on

@@ -1,12 +1,13 @@
 """The functions that jobs on YARN run in the tests. Only `train` needs TensorFlow."""
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
-LONG_S = 300.0
+from elastic_jobs import LONG_S, sum_of
+
+AGENT = "tfcollective_launchers.yarn.container"  # the module that runs in a container
 
 
 def _meet(name="here"):
@@ -18,22 +19,13 @@ def _meet(name="here"):
     return tfcollective.rank(), tfcollective.size()
 
 
-def _sum(value):
-    import numpy
-
-    from tfcollective.communicator import Sum
-    from tfcollective.runtime import get_communicator
-
-    return float(get_communicator().allreduce(numpy.full(3, value, numpy.float32), op=Sum)[0])
-
-
 def report(*args):
     """Where each rank is, and what they have in common."""
     rank, size = _meet()
     print(f"rank {rank} says hello", flush=True)
     files = sorted(str(path) for path in Path().iterdir())
     here = str(Path.cwd())
-    return rank, size, _sum(float(rank)), os.environ["NM_HOST"], here, files, len(args and args[0]), sys.prefix
+    return rank, size, sum_of(float(rank)), os.environ["NM_HOST"], here, files, len(args and args[0]), sys.prefix
 
 
 def go_on():
@@ -42,7 +34,7 @@ def go_on():
     print(f"rank {rank} is up", flush=True)
     deadline = time.monotonic() + LONG_S
     while time.monotonic() < deadline:
-        _sum(1.0)
+        sum_of(1.0)
         time.sleep(0.05)
 
 
@@ -51,42 +43,10 @@ def wait_for(name):
     _meet()
     path = Path(os.environ["TFC_TEST_FOLDER"]) / name
     deadline = time.monotonic() + LONG_S
-    while _sum(float(path.exists())) == 0.0:
+    while sum_of(float(path.exists())) == 0.0:
         assert time.monotonic() < deadline, f"{path} has not come"
         time.sleep(0.1)
-    return _sum(1.0)
-
-
-def train_on(steps=20):
-    """Elastic: commits step after step until a file called `finish` is there, and says of each world where its ranks
-    are. The sum of the sizes of its steps, which is the same on all ranks."""
-    import tfcollective
-    from tfcollective import elastic
-
-    tfcollective.init()
-    folder = Path(os.environ["TFC_TEST_FOLDER"])
-    deadline = time.monotonic() + LONG_S
-
-    @elastic.run
-    def train(state):
-        mine = {"task": str(tfcollective.task()), "pid": os.getpid(), "container": os.environ["CONTAINER_ID"]}
-        world = tfcollective.size()
-        (folder / f"in-{world}-{mine['task']}").write_text(json.dumps(mine))
-        while not state.finish:
-            assert time.monotonic() < deadline, "nothing has ended the training"
-            added = _sum(1.0)
-            state.finish = _sum(float((folder / "finish").exists())) > 0 and state.step >= steps
-            state.total += added
-            state.step += 1
-            if tfcollective.rank() == 0:
-                partial = folder / f"partial-{mine['task']}"
-                partial.write_text(f"{state.step} {world}")
-                partial.rename(folder / "progress")
-            time.sleep(0.05)
-            state.commit()
-        return state.total
-
-    return train(elastic.ObjectState(step=0, total=0.0, finish=False))
+    return sum_of(1.0)
 
 
 def with_evaluator(until, *, fails):
@@ -113,7 +73,24 @@ def write(place, after=None):
 
         with files.written_whole(place) as path:
             path.write_text("new")
-    return _sum(1.0)
+    return sum_of(1.0)
+
+
+def read_and_write(place, after=None):
+    """What is in a file, and whether this rank has a ticket of Kerberos; rank 0 puts another one beside it. ``after`` a
+    file has come."""
+    from tfcollective import files
+
+    rank, _ = _meet()
+    if after is not None:
+        wait_for(after)
+    with files.local_copy(place) as path:
+        text = path.read_text()
+    if rank == 0:
+        with files.written_whole(f"{place}.new") as path:
+            path.write_text("new")
+    sum_of(1.0)
+    return text, "KRB5CCNAME" in os.environ
 
 
 def fail_on_one():
@@ -121,7 +98,7 @@ def fail_on_one():
     rank, _ = _meet()
     if rank == 1:
         raise ValueError("this rank has had enough")
-    _sum(1.0)
+    sum_of(1.0)
 
 
 def eat_memory():

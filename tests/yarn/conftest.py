@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from elastic_jobs import Training, disturbing
+from yarn_jobs import AGENT
 
 ALIVE = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -40,6 +42,11 @@ class Yarn:
     def app(self, app_id):
         with _OPENER.open(f"http://{self.web}/ws/v1/cluster/apps/{app_id}", timeout=10) as reply:
             return json.load(reply)["app"]
+
+    def nodes(self):
+        """Those that run, as YARN knows."""
+        with _OPENER.open(f"http://{self.web}/ws/v1/cluster/nodes?states=RUNNING", timeout=10) as reply:
+            return (json.load(reply)["nodes"] or {}).get("node", [])
 
     def latest(self):
         """The application that was submitted last, which has finished: YARN lists them in any order."""
@@ -97,6 +104,12 @@ def yarn(cluster):
 
 
 @pytest.fixture
+def hadoop_state():
+    """The directory of the cluster that tools/hadoop has started."""
+    return os.environ["HADOOP_HOME"]
+
+
+@pytest.fixture
 def on_yarn(tmp_path):
     """Options of a job: the containers use this interpreter."""
     path = os.environ.get("PYTHONPATH")  # of a source tree; an installed package needs none
@@ -126,6 +139,33 @@ def when_all_run(yarn, tmp_path):
         return thread
 
     return start
+
+
+class OnYarn(Training):
+    """And as YARN does."""
+
+    def __init__(self, yarn, folder):
+        super().__init__(folder)
+        self._yarn = yarn
+
+    @property
+    def app_id(self):
+        return self._yarn.only_app()
+
+    def agent(self, name):
+        return self._yarn.process(self.app_id, AGENT, name)
+
+
+@pytest.fixture
+def training(yarn, tmp_path):
+    return OnYarn(yarn, tmp_path)
+
+
+@pytest.fixture
+def disturb(training):
+    """Runs a function beside a job, and ends the training afterwards; its error is the test's."""
+    with disturbing(training) as start:
+        yield start
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import pytest
 import yarn_jobs
+from elastic_jobs import train_on
+from yarn_jobs import AGENT
 
 import tfcollective
 from tfcollective import TaskSpec
@@ -20,84 +21,10 @@ TRIO = {
     "chief": TaskSpec("400 MiB", 1),
     "worker": TaskSpec("400 MiB", 1, instances=2, min_instances=1),
 }
-AGENT = "tfcollective_launchers.yarn.container"
-
-
-class Training:
-    """One job while it trains, as its files show it."""
-
-    def __init__(self, yarn, folder):
-        self._yarn = yarn
-        self._folder = folder
-        self.over = False
-
-    @property
-    def app_id(self):
-        return self._yarn.only_app()
-
-    def ranks(self, size):
-        """What the ranks of the newest world of this size have written, by task, once there are so many."""
-
-        def look():
-            files = sorted(self._folder.glob(f"in-{size}-*"), key=lambda one: one.stat().st_mtime_ns)
-            known = [json.loads(text) for text in (one.read_text() for one in files) if text]
-            alive = {one["task"]: one for one in known if os.path.exists(f"/proc/{one['pid']}")}
-            return alive if len(alive) == size else None
-
-        return self._until(look, f"{size} ranks train")
-
-    def trains_with(self, size, after=0):
-        """Waits for a step of a world of this size, later than step `after`; which one that is."""
-
-        def look():
-            path = self._folder / "progress"
-            step, world = map(int, path.read_text().split()) if path.exists() else (0, 0)
-            return step if world == size and step > after else None
-
-        return self._until(look, f"a step of {size} ranks")
-
-    def _until(self, look, what):
-        found = self._yarn.until(lambda: look() or self.over, what, 300)
-        assert not self.over, f"the job is over: not {what}"
-        return found
-
-    def agent(self, name):
-        return self._yarn.process(self.app_id, AGENT, name)
-
-    def finish(self):
-        (self._folder / "finish").touch()
-
-
-@pytest.fixture
-def training(yarn, tmp_path):
-    return Training(yarn, tmp_path)
-
-
-@pytest.fixture
-def disturb(training):
-    """Runs a function beside a job, and ends the training afterwards; its error is the test's."""
-    threads, errors = [], []
-
-    def start(act):
-        def run():
-            try:
-                act(training)
-            except BaseException as error:
-                errors.append(error)
-            training.finish()
-
-        threads.append(threading.Thread(target=run, daemon=True))
-        threads[0].start()
-
-    yield start
-    training.over = True
-    for thread in threads:
-        thread.join(600)
-    assert not errors, errors
 
 
 def run(on_yarn, specs=TRIO, **options):
-    return tfcollective.run(yarn_jobs.train_on, task_specs=specs, **options, **on_yarn())
+    return tfcollective.run(train_on, task_specs=specs, **options, **on_yarn())
 
 
 def test_a_rank_that_is_killed_is_replaced_in_its_container(yarn, on_yarn, disturb, capfd):
@@ -174,7 +101,7 @@ def test_a_job_whose_containers_are_not_all_granted_begins_with_fewer(yarn, on_y
     specs = {"chief": TaskSpec("2400 MiB", 1), "worker": TaskSpec("2400 MiB", 1, instances=2, min_instances=1)}
     disturb(lambda training: training.trains_with(2))
     options = {"start_timeout": 20.0, **on_yarn(allocation_timeout=30.0)}
-    assert len(tfcollective.run(yarn_jobs.train_on, task_specs=specs, **options)) == 2
+    assert len(tfcollective.run(train_on, task_specs=specs, **options)) == 2
     err = capfd.readouterr().err
     assert re.search(r"(chief|worker):\d +- +(never came|not used)", err), err
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
@@ -197,27 +124,73 @@ def test_a_job_grows_to_its_largest_world_and_a_stopped_agent_is_followed_by_ano
     disturb(act)
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1)}
     options = {"min_proc": 1, "max_proc": 3, "host_timeout": 8.0}
-    assert len(tfcollective.run(yarn_jobs.train_on, task_specs=specs, **options, **on_yarn())) == 3
+    assert len(tfcollective.run(train_on, task_specs=specs, **options, **on_yarn())) == 3
     assert {"chief:0", "worker:0", "worker:1", "worker:2"} <= set(seen)
     assert len({one["container"] for one in seen.values()}) == 4
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_a_job_that_has_lost_its_master_is_submitted_again(yarn, on_yarn, disturb, tmp_path):
+MASTER = "com.anaconda.skein.ApplicationMaster"
+
+
+@pytest.mark.parametrize("words", [(MASTER, "java"), ("tfcollective_launchers.yarn.master", "python")])
+def test_a_job_whose_master_is_lost_goes_on_from_its_backup_as_the_same_application(
+    yarn, on_yarn, disturb, capfd, tmp_path, words
+):
+    """YARN starts the master again, and the submitter follows the job there. The processes are skein's and ours."""
+    seen = {}
+
+    def act(training):
+        step = training.trains_with(3)
+        seen["first"] = training.app_id
+        seen["ranks"] = training.ranks(3)
+        os.kill(yarn.process(seen["first"], *words), signal.SIGKILL)
+        yarn.until((tmp_path / "began").exists, "the job begins again", 300)
+        seen["again"] = training.trains_with(3, after=step)
+        seen["last"] = training.app_id
+        command = [sys.executable, "-m", "tfcollective", "status", seen["last"]]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        seen["status"] = done.stdout
+        seen["attempts"] = {one["container"].split("_")[-2] for one in training.ranks(3).values()}
+
+    disturb(act)
+    totals = tfcollective.run(train_on, kwargs={"backup": True}, task_specs=TRIO, **on_yarn())
+    assert seen["last"] == seen["first"]
+    assert seen["attempts"] == {"02"}
+    began = [line.split() for line in (tmp_path / "began").read_text().splitlines()]
+    assert len(began) == 3
+    assert all(int(step) > 0 and restarts == "1" for step, restarts in began)
+    assert len(totals) == 3
+    assert len(set(totals)) == 1
+    last = json.loads((tmp_path / "backup").read_text())
+    assert totals[0] == last[1] >= 3.0 * min(int(step) for step, _ in began)
+    err = capfd.readouterr().err
+    assert f"{seen['first']}: its master was lost: YARN starts it again" in err
+    assert "the job was started again once:" in err
+    assert "1. because the application's master was lost (attempt 1)" in err
+    assert "master: attempt 2; lost before it: 1" in seen["status"], seen["status"]
+    assert "3 ranks, 2 to 3 are possible" in seen["status"]
+    assert not [one for one in seen["ranks"].values() if os.path.exists(f"/proc/{one['pid']}")]
+    assert yarn.latest()["id"] == seen["first"]
+    assert yarn.latest()["finalStatus"] == "SUCCEEDED"
+
+
+def test_a_job_that_has_lost_its_master_too_often_is_submitted_again(yarn, on_yarn, disturb, tmp_path, capfd):
     """All containers end with it, so no rank has the state any longer."""
 
     def act(training):
         training.trains_with(3)
         first = training.app_id
-        os.kill(yarn.process(first, "com.anaconda.skein.ApplicationMaster", "java"), signal.SIGKILL)
+        os.kill(yarn.process(first, MASTER, "java"), signal.SIGKILL)
         yarn.until(lambda: [app for app in yarn.apps("RUNNING") if app["id"] != first], "the second one runs", 300)
         (tmp_path / "progress").unlink()
         training.trains_with(3)
 
     disturb(act)
-    totals = run(on_yarn, max_restarts=1)
+    totals = tfcollective.run(train_on, task_specs=TRIO, max_restarts=1, **on_yarn(master_attempts=1))
     assert len(totals) == 3
     assert len(set(totals)) == 1
+    assert "the job was started again once" in capfd.readouterr().err
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 

@@ -49,6 +49,26 @@ def test_ranks_files_labels_output_and_the_table(yarn, on_yarn, tmp_path, capfd)
     assert all(row[-1].startswith("http://127.0.0.1") for row in rows)
 
 
+def test_a_container_gets_its_gpus_from_yarn(yarn, on_yarn, when_all_run, tmp_path):
+    """As YARN counts them: the machine has none. Its processes are a node of their own."""
+    specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 2, 1, 2, gpus=2, label="gpu")}
+    used = {}
+
+    def look(app_id):
+        used.update((node["nodeHostName"], _gpus(node["usedResource"])) for node in yarn.nodes())
+        (tmp_path / "go").touch()
+
+    thread = when_all_run(look, 3)
+    assert tfcollective.run(yarn_jobs.wait_for, ("go",), task_specs=specs, **on_yarn()) == [3.0] * 3
+    thread.join(60)
+    assert used == {"127.0.0.11": 0, "127.0.0.12": 2}
+
+
+def _gpus(resources):
+    kinds = resources["resourceInformations"]["resourceInformation"]
+    return {one["name"]: one["value"] for one in kinds}["yarn.io/gpu"]
+
+
 def test_a_task_that_raises_is_named_with_its_traceback(yarn, on_yarn):
     with pytest.raises(WorkerFailedError, match="this rank has had enough") as caught:
         tfcollective.run(yarn_jobs.fail_on_one, task_specs=PAIR, **on_yarn())
@@ -165,8 +185,10 @@ def test_ctrl_c_ends_the_application(yarn, submitter, tmp_path):
         ({"worker": TaskSpec("400 MiB", 1, label="tpu")}, {}, "no node has the label 'tpu'; the labels are gpu"),
         ({"worker": TaskSpec("400 GiB", 1)}, {}, "worker: 409600 MiB, 1 vcores for one container; the largest node"),
         ({"worker": TaskSpec("400 MiB", 400)}, {}, "worker: 400 MiB, 400 vcores for one container"),
+        ({"worker": TaskSpec("400 MiB", 1, gpus=3, label="gpu")}, {}, r"3 gpus for one.*8 vcores, 2 gpus \("),
+        ({"worker": TaskSpec("400 MiB", 1, gpus=1)}, {}, r"1 gpus for one container; the largest .* 8 vcores \("),
     ],
-    ids=["queue", "label", "memory", "vcores"],
+    ids=["queue", "label", "memory", "vcores", "gpus", "gpus without their label"],
 )
 def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on_yarn, specs, platform, said):
     before = len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED"))
@@ -177,7 +199,7 @@ def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on
 
 def test_what_only_the_queue_does_not_allow_is_named(yarn, on_yarn):
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 7)}  # of the 8 that the node has
-    said = r"has ended \(failed\).*Invalid resource request.*vCores:6>.*asks for .*worker-0 \(400 MiB, 7 vcores\)"
+    said = r"has ended \(failed\).*Invalid resource request.*vCores:6[,>].*asks for .*worker-0 \(400 MiB, 7 vcores\)"
     with pytest.raises(LaunchError, match=said):
         tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn())
 
@@ -244,6 +266,21 @@ def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_pa
     assert not yarn.apps()
     assert "state: killed" in ask("status", app_id)
     yarn.until(lambda: "rank 1 is up" in _asked("logs", app_id).stdout, "YARN has collected the logs")
+
+
+@pytest.mark.kill
+def test_a_detached_job_whose_master_is_lost_can_be_asked_for_and_ended(yarn, submitter, tmp_path):
+    process = submitter("--detach", "--min-np", "2")
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    yarn.until(lambda: len(list(tmp_path.glob("here-*"))) == 2, "all ranks run", 300)
+    app_id = yarn.only_app()
+    os.kill(yarn.process(app_id, "com.anaconda.skein.ApplicationMaster", "java"), signal.SIGKILL)
+    ask("logs", app_id)
+    yarn.until(lambda: "master: attempt 2; lost before it: 1" in ask("status", app_id), "the next master runs", 300)
+    yarn.until(lambda: "2 ranks, 2 to 2 are possible" in ask("status", app_id), "all ranks run again", 300)
+    ask("kill", app_id)
+    assert "state: killed" in ask("status", app_id)
 
 
 def ask(command, app_id):

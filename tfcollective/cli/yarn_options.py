@@ -8,24 +8,18 @@ from typing import Any
 
 from tfcollective.cli.cluster_options import ALLOCATION_TIMEOUT, DETACH, JOB_NAME, QUEUE
 from tfcollective.cli.groups import GroupedOption, option
-from tfcollective.errors import ConfigError
-
-
-def package_index_option(prefix: str = "") -> GroupedOption:
-    """``--package-index``; `prefix` begins its help."""
-    return option(
-        "--package-index",
-        multiple=True,
-        metavar="DIR|URL",
-        help=f"{prefix}Index, or directory of wheels, for packing the environment; may be repeated.",
-    )
-
+from tfcollective.cli.values import assignments
 
 YARN_OPTIONS: tuple[GroupedOption, ...] = (
     QUEUE,
     JOB_NAME,
     option("--archive", metavar="F", help="Packed environment to send. [packs this one]"),
-    package_index_option(),
+    option(
+        "--package-index",
+        multiple=True,
+        metavar="DIR|URL",
+        help="Index, or directory of wheels, for packing the environment; may be repeated.",
+    ),
     option("--ship", multiple=True, metavar="NAME=PATH", help="Send a file or directory along; may be repeated."),
     option("--pre-script", metavar="BASH", help="Commands that run in every container before Python."),
     option("--docker-image", metavar="IMAGE", help="Image in which the nodes' Docker runs the containers. [no Docker]"),
@@ -49,7 +43,7 @@ def yarn_platform(options: Mapping[str, Any]) -> dict[str, Any]:
         "python": options["remote_python"],
         "archive": options["archive"],
         "pack": packing(options["package_index"]),
-        "files": dict(_pair(text) for text in options["ship"]),
+        "files": assignments(options, "ship", "PATH", needed=True),
         "pre_script_hook": options["pre_script"],
         "allocation_timeout": options["allocation_timeout"],
         "detach": options["detach"],
@@ -64,10 +58,3 @@ def packing(indexes: Sequence[str]) -> dict[str, Any] | None:
     if not indexes:
         return None
     return {"additional_indexes": [str(Path(one).absolute()) if Path(one).is_dir() else one for one in indexes]}
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not name or not equals or not path:
-        raise ConfigError(f"--ship: expected NAME=PATH, got {text!r}")
-    return name, path

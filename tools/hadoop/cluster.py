@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import configuration
-from configuration import LABEL, NODES, Layout
+import kerberos
+from configuration import LABEL, NODES, SPARE, Layout
 
 HERE = Path(__file__).resolve().parent
 VERSION = "3.4.3"
@@ -55,19 +56,22 @@ class Daemon:
 def main() -> int:
     """Runs the command line."""
     parser = argparse.ArgumentParser(prog="hadoop", description="A real Hadoop on this machine, on loopback only.")
-    parser.add_argument("command", choices=("up", "down", "status", "env", "restart"))
-    parser.add_argument("daemon", nargs="?", help="which one to restart, by its name in `hadoop status`")
+    parser.add_argument("command", choices=("up", "down", "status", "env", "restart", "stop", "lose"))
+    parser.add_argument("daemon", nargs="?", help="which one, by its name in `hadoop status`")
     parser.add_argument("--state", type=Path, default=HERE.parents[1] / "build/hadoop/state", help="its directory")
     parser.add_argument("--version", default=VERSION, help=f"which Hadoop [{VERSION}]")
+    parser.add_argument("--kerberos", action="store_true", help="with a KDC, which all have to prove themselves to")
     options = parser.parse_args()
     state = options.state.resolve()
     try:
         if options.command == "up":
-            _up(state, options.version)
+            _up(state, options.version, secure=options.kerberos)
         elif options.command == "down":
             _down(state)
         elif options.command == "restart":
             _restart(state, options.daemon)
+        elif options.command in ("stop", "lose"):
+            _stop(state, options.daemon, crash=options.command == "lose")
         elif options.command == "status":
             _status(state)
         else:
@@ -81,18 +85,24 @@ def main() -> int:
 # ---- up --------------------------------------------------------------------------------------------------------------
 
 
-def _up(state: Path, version: str) -> None:
+def _up(state: Path, version: str, *, secure: bool) -> None:
     """Starts everything and waits until applications can be submitted; ends what it has started if that fails."""
     begun = time.monotonic()
     if (state / "layout.json").exists():
         raise ClusterError(f"{state} is in use already: see `hadoop status`, end it with `hadoop down`")
     jars = _resolve_jars(state.parent / f"jars-{version}", version)
-    layout = Layout(state, jars, _find_java(), _free_ports(), getpass.getuser())
+    layout = Layout(state, jars, _find_java(), _free_ports(), getpass.getuser(), secure)
     _write_files(layout)
     try:
+        if secure:
+            _start_kdc(layout)
         _format_namenode(layout)
         _start_daemons(layout)
         _wait_until("all nodes are there", lambda: _nodes_are_up(layout))
+        if secure:
+            home = f"/user/{kerberos.USER}"
+            _run_client(layout, "hdfs", "dfs", "-mkdir", "-p", home)
+            _run_client(layout, "hdfs", "dfs", "-chown", kerberos.USER, home)
         _run_client(layout, "yarn", "rmadmin", "-addToClusterNodeLabels", f"{LABEL}(exclusive=true)")
         _run_client(layout, "yarn", "rmadmin", "-replaceLabelsOnNode", f"{layout.node_address(NODES[-1])}={LABEL}")
     except BaseException:
@@ -104,20 +114,21 @@ def _up(state: Path, version: str) -> None:
 
 def _resolve_jars(directory: Path, version: str) -> Path:
     """The jars, from Maven's repository."""
-    if (directory / "complete").exists():
+    complete, pom = directory / "complete", HERE / "pom.xml"
+    if complete.exists() and complete.stat().st_mtime >= pom.stat().st_mtime:
         return directory
     if shutil.which("mvn") is None:
         raise ClusterError("Maven is missing: install the package `maven`")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     log = Path(f"{directory}.maven.log")
-    command = ["mvn", "-B", "-ntp", "-f", str(HERE / "pom.xml"), f"-Dhadoop.version={version}"]
+    command = ["mvn", "-B", "-ntp", "-f", str(pom), f"-Dhadoop.version={version}"]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
     with log.open("wb") as file:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
     if done.returncode != 0:
         raise ClusterError(f"Maven could not get the jars:\n{_last_lines(log)}")
-    (directory / "complete").touch()
+    complete.touch()
     return directory
 
 
@@ -137,7 +148,8 @@ def _free_ports() -> int:
     for base in PORT_BASES:
         layout = Layout(Path(), Path(), Path(), base, "")
         places = [("127.0.0.1", port) for port in layout.ports]
-        places += [(layout.node_host(node), int(layout.node_address(node, n)[-5:])) for node in NODES for n in range(3)]
+        nodes = (*NODES, SPARE)
+        places += [(layout.node_host(node), int(layout.node_address(node, n)[-5:])) for node in nodes for n in range(3)]
         if all(_is_free(*place) for place in places):
             return base
     raise ClusterError(f"no free ports between {PORT_BASES[0]} and {PORT_BASES[-1]}")
@@ -159,7 +171,7 @@ def _write_files(layout: Layout) -> None:
         (layout.state / directory).mkdir(parents=True, exist_ok=True)
     _write_record(layout)
     confs = {layout.client_conf: configuration.client_files(layout)}
-    confs.update({layout.node_conf(node): configuration.node_files(layout, node) for node in NODES})
+    confs.update({layout.node_conf(node): configuration.node_files(layout, node) for node in (*NODES, SPARE)})
     for conf, files in confs.items():
         for directory in configuration.webapp_directories(conf):
             directory.mkdir(parents=True)
@@ -172,6 +184,7 @@ def _write_files(layout: Layout) -> None:
 
 def _write_record(layout: Layout) -> None:
     record = {"jars": str(layout.jars), "java_home": str(layout.java_home), "port": layout.port, "user": layout.user}
+    record["secure"] = layout.secure
     (layout.state / "layout.json").write_text(json.dumps(record))
 
 
@@ -181,13 +194,16 @@ def _read_layout(state: Path) -> Layout:
         record = json.loads((state / "layout.json").read_text())
     except FileNotFoundError:
         raise ClusterError(f"nothing is up in {state}") from None
-    return Layout(state, Path(record["jars"]), Path(record["java_home"]), record["port"], record["user"])
+    paths = state, Path(record["jars"]), Path(record["java_home"])
+    return Layout(*paths, record["port"], record["user"], record["secure"])
 
 
 def _exports(layout: Layout) -> str:
     """Lines for a shell."""
     values = {**configuration.environment(layout), "HADOOP_JARS": str(layout.jars)}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in values.items()]
+    if layout.secure:
+        lines.append(f': "${{KRB5CCNAME:={layout.realm.tickets}}}"; export KRB5CCNAME')
     return "\n".join([*lines, f"export PATH={shlex.quote(str(layout.state / 'bin'))}:$PATH", ""])
 
 
@@ -203,12 +219,47 @@ def _run_client(layout: Layout, *command: str) -> None:
         [str(layout.state / "bin" / command[0]), *command[1:]],
         capture_output=True,
         text=True,
-        env=_client_environ(layout),
+        env=_client_environ(layout) | ({"KRB5CCNAME": str(_own_tickets(layout))} if layout.secure else {}),
         stdin=subprocess.DEVNULL,
         check=False,
     )
     if done.returncode != 0:
         raise ClusterError(f"{shlex.join(command)} failed:\n{done.stderr[-2000:]}")
+
+
+def _own_tickets(layout: Layout) -> Path:
+    """Those of the cluster itself, whose commands are those of its administrator."""
+    return layout.realm.directory / "own-tickets"
+
+
+def _start_kdc(layout: Layout) -> None:
+    missing = kerberos.missing_programs()
+    if missing:
+        raise ClusterError(
+            f"{missing[0]} is missing: install the packages `krb5-kdc`, `krb5-admin-server` and `krb5-user`"
+        )
+    try:
+        layout.realm.create()
+        program, *arguments = layout.realm.command()
+        with (layout.state / "log/kdc.log").open("wb") as log:
+            process = subprocess.Popen(
+                [f"{MARK}kdc", *arguments],  # it has no option for a mark
+                executable=program,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **layout.realm.kdc_environment},
+                cwd=layout.state,
+                start_new_session=True,
+            )
+        (layout.state / "pid/kdc").write_text(str(process.pid))
+        # For a moment a process that has just been started has no command line.
+        _wait_until("the KDC runs", lambda: _daemon_of(process.pid) is not None or process.poll() is not None)
+        listens = Daemon("kdc", "", layout.state, f"127.0.0.1:{layout.realm.port}")
+        _wait_until("the KDC listens", lambda: _listens(layout, listens))
+        layout.realm.log_in("nn", _own_tickets(layout))
+    except subprocess.CalledProcessError as error:
+        raise ClusterError(f"{shlex.join(error.cmd)} failed:\n{error.stderr.decode()[-2000:]}") from error
 
 
 def _java_command(layout: Layout, conf: Path, *arguments: str) -> list[str]:
@@ -226,7 +277,8 @@ def _format_namenode(layout: Layout) -> None:
     namenode = f"{PACKAGE}.hdfs.server.namenode.NameNode"
     with log.open("wb") as file:
         command = _java_command(layout, layout.client_conf, namenode, "-format", "-nonInteractive")
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False)
+        environ = _client_environ(layout)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environ, check=False)
     if done.returncode != 0:
         raise ClusterError(f"the file system cannot be made:\n{_last_lines(log)}")
 
@@ -242,12 +294,13 @@ def _central_daemons(layout: Layout) -> tuple[Daemon, ...]:
 
 def _node_daemons(layout: Layout) -> tuple[Daemon, ...]:
     node_class = f"{PACKAGE}.yarn.server.nodemanager.NodeManager"
-    return tuple(Daemon(f"node{n}", node_class, layout.node_conf(n), layout.node_address(n)) for n in NODES)
+    nodes = (*NODES, SPARE)
+    return tuple(Daemon(f"node{n}", node_class, layout.node_conf(n), layout.node_address(n)) for n in nodes)
 
 
 def _start_daemons(layout: Layout) -> None:
-    """All of them at once; each waits for what it needs."""
-    daemons = (*_central_daemons(layout), *_node_daemons(layout))
+    """All of them at once, but for the spare node; each waits for what it needs."""
+    daemons = (*_central_daemons(layout), *_node_daemons(layout)[: len(NODES)])
     for daemon in daemons:
         _start(layout, daemon)
     for daemon in daemons:
@@ -282,12 +335,14 @@ def _listens(layout: Layout, daemon: Daemon) -> bool:
 
 
 def _nodes_are_up(layout: Layout) -> bool:
-    """Whether YARN has all its nodes and HDFS has one."""
+    """Whether YARN has all nodes that run and HDFS has one."""
+    running = {name for _, name in _daemons(layout.state) if name.startswith("node")}
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        metrics = _fetch(f"http://{layout.resourcemanager_web}/ws/v1/cluster/metrics")["clusterMetrics"]
+        nodes = _fetch(f"http://{layout.resourcemanager_web}/ws/v1/cluster/nodes?states=RUNNING")["nodes"]["node"]
+        known = {daemon.name for daemon in _node_daemons(layout) for node in nodes if node["id"] == daemon.address}
         query = "Hadoop:service=NameNode,name=FSNamesystemState"
         (hdfs,) = _fetch(f"http://{layout.namenode_web}/jmx?qry={query}")["beans"]
-        return metrics["activeNodes"] == len(NODES) and hdfs["NumLiveDataNodes"] >= 1
+        return running <= known and hdfs["NumLiveDataNodes"] >= 1
     return False
 
 
@@ -308,17 +363,28 @@ def _wait_until(what: str, condition: Callable[[], bool]) -> None:
 def _restart(state: Path, name: str | None) -> None:
     """Kills one daemon, as a crash would, and starts it again."""
     layout = _read_layout(state)
-    known = {daemon.name: daemon for daemon in (*_central_daemons(layout), *_node_daemons(layout))}
-    if name not in known:
-        raise ClusterError(f"restart: one of {', '.join(known)}, not {name}")
-    pid = int((state / "pid" / name).read_text())
-    if _daemon_of(pid) == name:
-        os.kill(pid, signal.SIGKILL)
-        _wait_until(f"{name} has ended", lambda: not _runs(pid))
-    _start(layout, known[name])
-    _wait_until(f"{name} listens", lambda: _listens(layout, known[name]))
+    daemon = _find(layout, name)
+    _end([pid for pid, running in _daemons(state) if running == daemon.name], (signal.SIGKILL,))
+    _start(layout, daemon)
+    _wait_until(f"{name} listens", lambda: _listens(layout, daemon))
     _wait_until("all nodes are there", lambda: _nodes_are_up(layout))
     print(f"{name} is up again")
+
+
+def _stop(state: Path, name: str | None, *, crash: bool) -> None:
+    """Ends one daemon, and the containers of a node with it: in order, or at once, as when its machine goes down."""
+    daemon = _find(_read_layout(state), name)
+    pids = [pid for pid, running in _daemons(state) if running == daemon.name]
+    _end(pids, (signal.SIGKILL,) if crash else (signal.SIGTERM, signal.SIGKILL))
+    _end([*_containers(state, daemon.name)], (signal.SIGKILL,))
+    print(f"{name} is down")
+
+
+def _find(layout: Layout, name: str | None) -> Daemon:
+    known = {daemon.name: daemon for daemon in (*_central_daemons(layout), *_node_daemons(layout))}
+    if name not in known:
+        raise ClusterError(f"expected one of {', '.join(known)}, got {name}")
+    return known[name]
 
 
 # ---- down and status -------------------------------------------------------------------------------------------------
@@ -350,18 +416,18 @@ def _daemon_of(pid: int) -> str | None:
     return None
 
 
-def _containers(state: Path) -> Iterator[int]:
-    """Processes that work below the state directory: what a node that was killed has left behind."""
+def _containers(state: Path, node: str = "") -> Iterator[int]:
+    """Processes that work below the state directory: what a node that was killed, this one or any, has left behind."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             with contextlib.suppress(OSError):
-                if (entry / "cwd").readlink().is_relative_to(state / "data"):
+                if (entry / "cwd").readlink().is_relative_to(state / "data" / node):
                     yield int(entry.name)
 
 
-def _end(pids: Sequence[int]) -> None:
+def _end(pids: Sequence[int], signals: Sequence[int] = (signal.SIGTERM, signal.SIGKILL)) -> None:
     """Asks them to end, and kills those that do not."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in signals:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)

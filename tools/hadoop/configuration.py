@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-__all__ = ["LABEL", "NODES", "Layout", "client_files", "environment", "node_files", "webapp_directories"]
+from kerberos import REALM, Realm
+
+__all__ = ["LABEL", "NODES", "SPARE", "Layout", "client_files", "environment", "node_files", "webapp_directories"]
 
 NODES = (1, 2)
+SPARE = 3  # a node that is there only when it is asked for
+GPUS = 2  # of the labelled node, as YARN counts them: nothing looks whether there are any
 LABEL = "gpu"  # of the second node, which serves only applications that ask for it
 NODE_MEMORY_MB = 6144
 NODE_VCORES = 8
 QUEUE_VCORES = 6  # for one container, as the queue allows
 _LOOPBACK = "127.0.0.1"
+_GPU = "yarn.io/gpu"
 # What an application's containers inherit of the node's environment: skein's master needs JAVA_HOME there.
-_INHERITED = "JAVA_HOME,HADOOP_CONF_DIR,HADOOP_HOME,PATH,LANG,TZ"
+_INHERITED = "JAVA_HOME,JAVA_TOOL_OPTIONS,KRB5_CONFIG,HADOOP_CONF_DIR,HADOOP_HOME,PATH,LANG,TZ"
+_RENEWED_MS = 60000  # for so long a token for HDFS is good, unless it is renewed
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Layout:
         java_home: of the Java that runs them.
         port: the first of the ports.
         user: who runs it.
+        secure: whether clients and services prove by Kerberos who they are.
     """
 
     state: Path
@@ -36,6 +43,12 @@ class Layout:
     java_home: Path
     port: int
     user: str
+    secure: bool = False
+
+    @property
+    def realm(self) -> Realm:
+        """Of a secure one."""
+        return Realm(self.state / "kerberos", self.port + 60)
 
     @property
     def client_conf(self) -> Path:
@@ -68,7 +81,7 @@ class Layout:
     @property
     def ports(self) -> tuple[int, ...]:
         """All ports on 127.0.0.1."""
-        return tuple(self.port + offset for offset in (0, 1, 2, 3, 4, 10, 11, 12, 13, 14))
+        return tuple(self.port + offset for offset in (0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 60))
 
     def node_host(self, node: int) -> str:
         """Every node has an address of its own on loopback: to a scheduler, one address is one host."""
@@ -86,13 +99,16 @@ def client_files(layout: Layout) -> dict[str, str]:
         "hdfs-site.xml": _xml(_hdfs(layout)),
         "yarn-site.xml": _xml(_yarn(layout)),
         "capacity-scheduler.xml": _xml(_scheduler()),
+        "resource-types.xml": _xml({"yarn.resource-types": _GPU}),
         "log4j.properties": _LOG4J,
     }
 
 
 def node_files(layout: Layout, node: int) -> dict[str, str]:
     """The same for one node."""
-    return {**client_files(layout), "yarn-site.xml": _xml({**_yarn(layout), **_node(layout, node)})}
+    gpus = {f"yarn.nodemanager.resource-type.{_GPU}": GPUS if node == NODES[-1] else 0}
+    own = {"yarn-site.xml": {**_yarn(layout), **_node(layout, node)}, "node-resources.xml": gpus}
+    return {**client_files(layout), **{name: _xml(properties) for name, properties in own.items()}}
 
 
 def webapp_directories(conf: Path) -> tuple[Path, ...]:
@@ -106,6 +122,7 @@ def environment(layout: Layout) -> dict[str, str]:
         "JAVA_HOME": str(layout.java_home),
         "HADOOP_HOME": str(layout.state),
         "HADOOP_CONF_DIR": str(layout.client_conf),
+        **(layout.realm.environment if layout.secure else {}),
     }
 
 
@@ -114,6 +131,46 @@ def _core(layout: Layout) -> dict[str, object]:
         "fs.defaultFS": f"hdfs://{layout.namenode}",
         "hadoop.tmp.dir": layout.state / "data/tmp",
         "hadoop.http.staticuser.user": layout.user,
+        **(_secure_core(layout) if layout.secure else {}),
+    }
+
+
+def _secure_core(layout: Layout) -> dict[str, object]:
+    return {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.security.authorization": "true",
+        # All services are processes of the user who runs the cluster.
+        "hadoop.security.auth_to_local": f"RULE:[2:$1/$2@$0](.*/localhost@{REALM})s/.*/{layout.user}/\nDEFAULT",
+    }
+
+
+def _secure_hdfs(layout: Layout) -> dict[str, object]:
+    realm = layout.realm
+    return {
+        "dfs.block.access.token.enable": "true",
+        "dfs.namenode.kerberos.principal": realm.principal("nn"),
+        "dfs.namenode.keytab.file": realm.keytab("nn"),
+        "dfs.datanode.kerberos.principal": realm.principal("dn"),
+        "dfs.datanode.keytab.file": realm.keytab("dn"),
+        "dfs.web.authentication.kerberos.principal": realm.principal("HTTP"),
+        "dfs.web.authentication.kerberos.keytab": realm.keytab("HTTP"),
+        # Data are transferred after a proof of identity, over ports that any user may have, and web pages without TLS.
+        "dfs.data.transfer.protection": "authentication",
+        "ignore.secure.ports.for.testing": "true",
+        "dfs.namenode.delegation.token.renew-interval": _RENEWED_MS,
+    }
+
+
+def _secure_yarn(layout: Layout) -> dict[str, object]:
+    realm = layout.realm
+    return {
+        "yarn.resourcemanager.principal": realm.principal("rm"),
+        "yarn.resourcemanager.keytab": realm.keytab("rm"),
+        "yarn.nodemanager.principal": realm.principal("nm"),
+        "yarn.nodemanager.keytab": realm.keytab("nm"),
+        "yarn.resourcemanager.webapp.delegation-token-auth-filter.enabled": "false",
+        # With Kerberos a node reads logs by Hadoop's native library, which no jar has.
+        "yarn.log-aggregation-enable": "false",
     }
 
 
@@ -132,6 +189,7 @@ def _hdfs(layout: Layout) -> dict[str, object]:
         "dfs.datanode.ipc.address": layout.at(4),
         "dfs.datanode.hostname": _LOOPBACK,
         "dfs.heartbeat.interval": 1,
+        **(_secure_hdfs(layout) if layout.secure else {}),
     }
 
 
@@ -158,12 +216,13 @@ def _yarn(layout: Layout) -> dict[str, object]:
         "yarn.scheduler.maximum-allocation-mb": NODE_MEMORY_MB,
         "yarn.scheduler.maximum-allocation-vcores": NODE_VCORES,
         "yarn.am.liveness-monitor.expiry-interval-ms": 300000,
-        "yarn.nm.liveness-monitor.expiry-interval-ms": 120000,
+        "yarn.nm.liveness-monitor.expiry-interval-ms": 60000,
         "yarn.node-labels.enabled": "true",
         "yarn.node-labels.fs-store.root-dir": f"file://{layout.state}/data/labels",
         "yarn.application.classpath": f"{layout.client_conf},{layout.jars}/*",
         "yarn.log-aggregation-enable": "true",
         "yarn.nodemanager.remote-app-log-dir": "/logs",
+        **(_secure_yarn(layout) if layout.secure else {}),
     }
 
 

@@ -18,6 +18,7 @@ from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.log import say
 from tfcollective.task_specs import single_server_topology
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.launcher import YarnLauncher
@@ -60,7 +61,7 @@ def run_on_yarn(
     env: Mapping[str, str] | None = None,
     queue: str = "default",
     acls: Any = None,
-    file_systems: list[str] | None = None,
+    file_systems: Sequence[str] | str | None = None,
     eval_monitor_log_thresholds: Mapping[str, tuple[float | None, float | None]] | None = None,
     nb_retries: int = 0,
     custom_task_module: str | None = None,
@@ -71,7 +72,7 @@ def run_on_yarn(
     pack: Mapping[str, Any] | None = None,
     allocation_timeout: float = TIMING.allocation,
     docker_image: str | None = None,
-    docker_mounts: Sequence[str] = (),
+    docker_mounts: Sequence[str] | str = (),
     docker_network: str | None = None,
     launcher: str = _YARN,
     **options: Any,
@@ -106,7 +107,8 @@ def run_on_yarn(
         **options: as for :func:`tfcollective.run`.
 
     Raises:
-        As :func:`tfcollective.run`; ConfigError and UnsupportedError also for what is said above.
+        ConfigError: as from :func:`tfcollective.run`, and for what is said above.
+        UnsupportedError: the same.
     """
     if cuda_runtime_hdfs_path is not None:
         raise UnsupportedError(
@@ -195,4 +197,4 @@ def _log_figures(metrics: Metrics, thresholds: Mapping[str, tuple[float | None, 
             if not isinstance(value, int | float):
                 continue
             if (-math.inf if low is None else low) <= value <= (math.inf if high is None else high):
-                sys.stderr.write(f"tfcollective: {task}: {name} {value}\n")
+                say(f"{task}: {name} {value}")

@@ -24,6 +24,7 @@ from tfcollective_launchers.yarn.options import YarnOptions
 JOB_FILE = "tfcollective-job.json"
 CALL_FILE = "tfcollective-call.pickle"
 KEY_FILE = "tfcollective.key"
+SERVING_FILE = ".tfcollective-serving"  # while the master's process serves the job
 _PYTHONPATH = "PYTHONPATH"
 _MASTER = "tfcollective_launchers.yarn.master"
 _CONTAINER = "tfcollective_launchers.yarn.container"
@@ -147,15 +148,16 @@ def application(
         ConfigError: an environment or a file that cannot be sent.
     """
     wanted = (*requests(spec), *further_requests(spec))
+    attempts = options.attempts(elastic=spec.bounds is not None)
     return {
         "name": options.name,
         "queue": options.queue,
-        "max_attempts": 1,  # a second one would find neither the coordinator's state nor the ranks
+        "max_attempts": attempts,
         "acls": options.acl_fields(),
         "file_systems": list(options.file_systems),
         "master": {
             "resources": {"memory": options.master_memory_mib, "vcores": options.master_vcores},
-            "script": _script(_environment(options, archives, ""), options, (_MASTER,)),
+            "script": _script(_environment(options, archives, ""), options, (_MASTER, "$PPID"), lost_with=attempts > 1),
             "files": _files(_environment(options, archives, ""), options, staged),
             "env": _env(spec, options),
         },
@@ -186,15 +188,19 @@ def _environment(options: YarnOptions, archives: Mapping[str, str], label: str) 
     return environment_of(options.python, archives.get(label, archives.get("")))
 
 
-def _script(environment: Environment, options: YarnOptions, module: Sequence[str]) -> str:
-    """Bash. YARN gives a home directory that need not be there, and a directory that is gone afterwards."""
+def _script(environment: Environment, options: YarnOptions, module: Sequence[str], *, lost_with: bool = False) -> str:
+    """Bash. YARN gives a home directory that need not be there, and a directory that is gone afterwards. With
+    ``lost_with`` skein's process, which runs this, is killed if a signal ends ours, so that YARN starts both again:
+    skein by itself would end the application."""
+    run = f"{environment.interpreter} -m {' '.join(module)}"
+    kill = f"[ ! -e {SERVING_FILE} ] || ! grep -qa skein /proc/$PPID/cmdline || kill -9 $PPID"
     lines = (
         '[ -w "${HOME:-/}" ] || export HOME="$PWD"',
         f'export {variable("runtime_dir")}="$PWD/.tfcollective"',
         f'export {_PYTHONPATH}="$PWD${{{_PYTHONPATH}:+:${_PYTHONPATH}}}"',
         *environment.setup,
         *options.pre_script_hook.splitlines(),
-        f"exec {environment.interpreter} -m {' '.join(module)}",
+        *((run, "code=$?", kill, "exit $code") if lost_with else (f"exec {run}",)),
     )
     return "\n".join(lines) + "\n"
 

@@ -18,11 +18,10 @@ from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.processes import answer_of
 from tfcollective.settings import environ_snapshot
 from tfcollective.task_specs import TaskSpec
+from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import YarnClient, import_skein
 
-_TIMEOUT_S = 60.0
-_JOB_S = 180.0
 _UNSET_ADDRESS = "0.0.0.0"  # noqa: S104  what Hadoop's own defaults say
 _RUN = Callable[[JobSpec], JobOutcome]
 
@@ -92,7 +91,7 @@ def _yarn_command() -> Finding:
 
 
 def _command(name: str, command: Sequence[str], remedy: str) -> Finding:
-    done = answer_of(command, _TIMEOUT_S)
+    done = answer_of(command, TIMING.check)
     if done is None or done.returncode != 0:
         said = "not found, or no answer" if done is None else (done.stderr.strip().splitlines() or ["no reason"])[-1]
         return Finding(name, False, f"{' '.join(command)}: {said}", remedy)
@@ -116,7 +115,8 @@ def _cluster(options: YarnOptions) -> Iterator[Finding]:
             yield Finding("ResourceManager", bool(nodes), detail, "see why no NodeManager runs")
             yield Finding.of("queue", lambda: yarn.check_queue(options.queue), "name one of them with --queue")
     except TfCollectiveError as error:
-        yield Finding("ResourceManager", False, str(error), "see whether `yarn node -list` answers")
+        remedy = "run `kinit`" if "kinit" in str(error) else "see whether `yarn node -list` answers"
+        yield Finding("ResourceManager", False, str(error), remedy)
 
 
 def _hdfs() -> Finding:
@@ -125,9 +125,9 @@ def _hdfs() -> Finding:
     if shutil.which("hdfs") is None:
         return Finding(name, True, "there is no command hdfs here: not looked at")
     path = f"/tmp/tfcollective-check-{uuid.uuid4().hex}"  # noqa: S108  on HDFS, with a name that cannot be guessed
-    wrote = answer_of(["hdfs", "dfs", "-put", "-", path], _TIMEOUT_S, text)
-    read = answer_of(["hdfs", "dfs", "-cat", path], _TIMEOUT_S)
-    answer_of(["hdfs", "dfs", "-rm", "-skipTrash", path], _TIMEOUT_S)
+    wrote = answer_of(["hdfs", "dfs", "-put", "-", path], TIMING.check, text)
+    read = answer_of(["hdfs", "dfs", "-cat", path], TIMING.check)
+    answer_of(["hdfs", "dfs", "-rm", "-skipTrash", path], TIMING.check)
     if read is not None and read.stdout == text:
         return Finding(name, True, f"{path} was written, read and removed")
     lines = ["no answer"] if wrote is None else wrote.stderr.strip().splitlines()
@@ -155,12 +155,12 @@ def _application(options: YarnOptions, run: _RUN) -> Finding:
         spec = function_job(
             answer,
             task_specs={"worker": TaskSpec("512 MiB", 1)},
-            platform={**platform, "name": "tfcollective-check", "allocation_timeout": _JOB_S},
+            platform={**platform, "name": "tfcollective-check", "allocation_timeout": TIMING.check_start},
             env={key: value for key, value in environ_snapshot().items() if key == "PYTHONPATH"},
         )
         outcome = run(spec)
     except TfCollectiveError as error:
-        return Finding(name, False, str(error), "see `yarn logs` of the application, if one is named")
+        return Finding(name, False, str(error), "see `tfcollective logs` of the application, if one is named")
     if exit_code(outcome) != 0:
         return Finding(name, False, render(outcome), "see what it says above")
     return Finding(name, True, "has run")

@@ -12,7 +12,7 @@ from tfcollective.errors import LaunchError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
 from tfcollective.launch.provider import NodeSettings, wait_for_key
-from tfcollective.log import get_logger
+from tfcollective.log import get_logger, say
 from tfcollective.settings import environ_snapshot
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn.application import KEY_FILE
@@ -33,7 +33,7 @@ def main() -> int:
         settings = NodeSettings(coordinator, key.hex(), name, timeout=timeout, executable=interpreter)
         return serve_container(replace(settings, instance=environ_snapshot().get("CONTAINER_ID", "")))
     except TfCollectiveError as error:
-        sys.stderr.write(f"tfcollective: {error}\n")
+        say(str(error))
         return ExitCode.INTERNAL
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
+from tfcollective.errors import ConfigError, LaunchError, RendezvousError
 from tfcollective.job_keys import new_key
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
+from tfcollective.launch.hosted.submitter_side import HostedClient, LauncherLostError, ask_status
 from tfcollective.launch.launcher import (
     Capabilities,
     CheckedLauncher,
@@ -31,10 +31,10 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.running.job import new_job_id
 from tfcollective.launch.system.signals import forward_signals
-from tfcollective.log import get_logger
+from tfcollective.log import get_logger, say
 from tfcollective.private_directory import write_private
 from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, Timing
 from tfcollective_launchers.yarn import records
 from tfcollective_launchers.yarn.application import (
     CALL_FILE,
@@ -51,7 +51,13 @@ from tfcollective_launchers.yarn.cluster import impossible, shortage
 from tfcollective_launchers.yarn.environment import archives_of, pack_directories
 from tfcollective_launchers.yarn.logs import end_of_log, show_logs
 from tfcollective_launchers.yarn.options import YarnOptions
-from tfcollective_launchers.yarn.skein_client import AppState, SkeinError, YarnClient, check_programs
+from tfcollective_launchers.yarn.skein_client import (
+    AppState,
+    SkeinError,
+    YarnClient,
+    check_programs,
+    credential_bytes,
+)
 from tfcollective_launchers.yarn.table import render_table
 
 _LOG = get_logger(__name__)
@@ -81,11 +87,11 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
 
     capabilities = Capabilities(
         start="containers of an application, with the packed environment",
-        logs="`tfcollective logs`, in YARN's logs",
+        logs="live, each line with its rank; `tfcollective logs`, from YARN's logs",
         gpus="those of the container (`gpus=` of a task)",
         elastic="lost containers are requested again; up to `--max-np`",
         preemption="YARN's message to the container: SIGTERM",
-        restart="`--max-restarts`, as another application",
+        restart="`--max-restarts`, as another application; YARN starts a lost master of an elastic job again",
         secrets="a file of the application that only its user can read",
         evaluator="a container of its own",
     )
@@ -112,15 +118,17 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
 
     def describe(self, job: str) -> JobDescription:
         """See :class:`JobManager`."""
+        known = records.recall(job)
         with YarnClient.start() as yarn:
             state = yarn.state(job)
-        known = records.recall(job)
+            master, coordinator = _look_for_master(yarn, job, state, known)
         if state.ended:
             records.forget(job)
-        status = ask_status(*known) if known is not None and not state.ended else None
+        status = ask_status(coordinator, known.key) if known is not None and coordinator is not None else None
         facts = {
             "application": job,
             "state": state.state.lower(),
+            "master": master,
             "final status": "" if not state.ended else state.final_status.lower(),
             "queue": state.queue,
             "diagnostics": state.why,
@@ -142,6 +150,24 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
         records.forget(job)
 
 
+def _look_for_master(
+    yarn: YarnClient, job: str, state: AppState, known: records.Record | None
+) -> tuple[str, str | None]:
+    """What is to be said of an application's master, and where its coordinator is: one that was started again has
+    another one."""
+    if known is None or state.ended:
+        return "", None
+    if state.state != "RUNNING":
+        return "it was lost; YARN starts it again", None
+    if not known.certificate:
+        return "", known.coordinator
+    security = yarn.credentials(known.certificate, known.private_key)
+    attempt = yarn.attempt(job, security) or 1
+    if attempt == 1:
+        return "", known.coordinator
+    return f"attempt {attempt}; lost before it: {attempt - 1}", yarn.endpoint(job, security)
+
+
 def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submission:
     """Submits a job and follows it to its end. Raises as :meth:`Launcher.run`."""
     options = YarnOptions.from_platform(_checked(spec).platform)
@@ -154,6 +180,8 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         if options.python is None and options.archive is None and options.skein_client is None:
             check_programs()  # now: packing the environment takes minutes
         archives = archives_of(options)
+        attempts = options.attempts(elastic=spec.bounds is not None)
+        spec = replace(spec, max_restarts=spec.max_restarts + attempts - 1)  # YARN restarts it, too
         hosted = HostedJob(
             job_id=new_job_id(),
             key=spec.key or new_key(),
@@ -171,14 +199,7 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
 
 
 def _checked(spec: JobSpec) -> JobSpec:
-    if spec.hosts:
-        raise ConfigError("YARN chooses the hosts: use the launcher 'yarn' without hosts")
-    if spec.emit_tf_config:
-        raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found: not on YARN")
-    if spec.discovery:
-        raise UnsupportedError("discovery: YARN chooses the hosts: say with max_proc how far the job may grow")
-    if spec.blacklist:
-        raise UnsupportedError("blacklist: YARN chooses the hosts: keep the job away from some by a node label")
+    spec.refuse_hosts("YARN", "yarn", "keep the job away from some by a node label")
     if spec.max_proc is not None and spec.max_proc > spec.num_proc and not further_requests(spec):
         raise ConfigError("max_proc: the job has no workers of which there could be more: give it some in task_specs")
     if spec.max_restarts and spec.platform.get("detach"):
@@ -201,14 +222,11 @@ def _check(yarn: YarnClient, spec: JobSpec, options: YarnOptions) -> None:
 
 def _with_script(spec: JobSpec, options: YarnOptions) -> tuple[JobSpec, YarnOptions]:
     """A script of the command goes with the job: it runs in an empty directory there."""
-    if len(spec.command) < 2 or spec.command[0] != sys.executable or spec.cwd is not None:
-        return spec, options
-    script = Path(spec.command[1])
-    if script.suffix != ".py" or not script.is_file():
+    script = spec.local_script()
+    if script is None:
         return spec, options
     files = {**options.files, script.name: str(script.absolute())}
-    command = (spec.command[0], script.name, *spec.command[2:])
-    return replace(spec, command=command), replace(options, files=files)
+    return spec.with_script(script.name), replace(options, files=files)
 
 
 def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
@@ -231,7 +249,7 @@ class _Submitted:
         hosted: HostedJob,
         options: YarnOptions,
         clock: Clock = SYSTEM_CLOCK,
-        connect: Callable[[str, bytes], HostedClient] = HostedClient,
+        connect: Callable[[str, bytes, Timing], HostedClient] = HostedClient,
     ) -> None:
         self._clock = clock
         self._connect = connect
@@ -240,7 +258,11 @@ class _Submitted:
         self._options = options
         self._app_id = ""
         self._security: Any = None
+        self._elsewhere = options.attempts(elastic=hosted.spec.bounds is not None) > 1  # the next master may be
+        self._master = ("", 0)  # where it is
         self._away = False  # YARN does not answer, or does not know the application
+        self._remind_at = math.inf
+        self._waits_for: frozenset[str] | None = None  # containers, as was seen last
 
     def run(self, document: Mapping[str, Any], stop_signals: Sequence[int]) -> Submission:
         """To its end, or until it runs by itself. Whatever goes wrong here, the application does not stay."""
@@ -249,21 +271,22 @@ class _Submitted:
             if submitted is None:
                 return Submission("", HostedOutcome(_stopped_by(received), ()), None)
             self._app_id, self._security = submitted
-            _say(f"{self._app_id} in the queue {self._options.queue}: submitted")
+            say(f"{self._app_id} in the queue {self._options.queue}: submitted")
             with self._ended_on_error():
                 coordinator = self._find_coordinator(received)
                 if coordinator is None:
                     return self._stopped(received)
-                records.remember(self._app_id, coordinator, self._hosted.key)
                 if self._options.detach:
                     return self._stopped(received) if received else self._left()
-                ended = self._follow(coordinator, stop_signals, received)
+                followed = self._follow(coordinator, stop_signals, received)
+                if followed is None:
+                    return self._stopped(received)
         with self._ended_on_error():
-            return self._described(ended)
+            return self._described(followed)
 
     def _left(self) -> Submission:
         """Leaves the application running without this process."""
-        _say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
+        say(f"{self._app_id} runs by itself: tfcollective status|logs|kill {self._app_id}")
         return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
 
     def _stopped(self, received: Sequence[int]) -> Submission:
@@ -274,11 +297,37 @@ class _Submitted:
         state = self._yarn.wait_for_end(self._app_id, TIMING.application_end, lambda: len(received) > 1)
         return Submission(self._app_id, HostedOutcome(_stopped_by(received), ()), state)
 
-    def _follow(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
+    def _follow(self, coordinator: str, stop_signals: Sequence[int], received: list[int]) -> HostedOutcome | None:
+        """To the end of the job, at the next master's coordinator, too; None when a signal came while there was none,
+        which is in ``received``."""
+        self._remind_at = self._clock.monotonic() + TIMING.remind
+        while True:
+            try:
+                return self._follow_one(coordinator, stop_signals, received)
+            except LauncherLostError as lost:
+                received[:] = lost.received
+            say(f"{self._app_id}: its master was lost: YARN starts it again, and all ranks with it")
+            try:
+                found = self._find_coordinator(received)
+            except LaunchError as error:
+                outcome = JobOutcome((), initialised=True, agent_failure=str(error), host_lost=True)
+                return HostedOutcome(outcome, ())
+            if found is None:
+                return None
+            coordinator = found
+
+    def _follow_one(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
         hosted = self._hosted
-        with self._connect(coordinator, hosted.key) as client:
-            results = hosted.spec.call is not None
-            return client.follow(hosted.plan, self._gone, stop_signals, results=results, earlier=received)
+        lost = TIMING.launcher_lost if self._elsewhere else TIMING.job_lost
+        with self._connect(coordinator, hosted.key, replace(TIMING, job_lost=lost)) as client:
+            return client.follow(
+                hosted.plan,
+                self._gone,
+                stop_signals,
+                results=hosted.spec.call is not None,
+                earlier=received,
+                replaced=self._replaced,
+            )
 
     def _described(self, ended: HostedOutcome) -> Submission:
         state = self._end()
@@ -309,13 +358,14 @@ class _Submitted:
         try:
             self._yarn.kill(self._app_id)
         except LaunchError as error:
-            _say(f"{self._app_id} could not be ended ({error}): tfcollective kill {self._app_id}")
+            say(f"{self._app_id} could not be ended ({error}): tfcollective kill {self._app_id}")
             return False
         return True
 
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
         """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
         deadline = self._clock.monotonic() + self._options.allocation_timeout
+        remind_at = self._clock.monotonic() + TIMING.remind
         running_by = 0.0
         said = ""
         while not received:
@@ -325,16 +375,22 @@ class _Submitted:
                 continue
             if state.state != said:
                 said = state.state
-                _say(f"{self._app_id}: {said.lower()}")
+                say(f"{self._app_id}: {said.lower()}")
             if state.ended:
                 raise LaunchError(self._describe_end(state))
             if state.state == "RUNNING":
                 deadline = running_by = running_by or self._clock.monotonic() + TIMING.master
                 found = self._yarn.endpoint(self._app_id, self._security)
                 if found is not None:
+                    self._master = state.host, state.port
+                    records.remember(self._app_id, self._record(found))
                     return None if received else found
-            if self._clock.monotonic() > deadline:
-                raise RendezvousError(self._describe_wait(state))
+            now = self._clock.monotonic()
+            if now > deadline:
+                raise RendezvousError(self._describe_wait(state, self._options.allocation_timeout))
+            if state.state != "RUNNING" and now > remind_at:
+                remind_at = math.inf
+                say(self._describe_wait(state, TIMING.remind))
             self._clock.sleep(_POLL_S)  # YARN has no call that waits
         return None
 
@@ -351,9 +407,39 @@ class _Submitted:
         self._away = False
         return state
 
+    def _record(self, coordinator: str) -> records.Record:
+        return records.Record(coordinator, self._hosted.key, *credential_bytes(self._security))
+
+    def _replaced(self) -> bool:
+        """Whether YARN has lost the master that we follow. One that it has not heard of since it was itself started
+        again is ACCEPTED, too: so its coordinator is asked first."""
+        state = self._state_by(math.inf)
+        if not self._elsewhere or state is None or state.ended:
+            return False
+        return state.state != "RUNNING" or (state.host, state.port) != self._master
+
     def _gone(self) -> str | None:
         state = self._state_by(math.inf)
-        return self._describe_end(state) if state is not None and state.ended else None
+        if state is not None and state.ended:
+            return self._describe_end(state)
+        self._remind()
+        return None
+
+    def _remind(self) -> None:
+        """Says for which containers the start of the job waits: once, and again when it waits for others."""
+        if self._clock.monotonic() < self._remind_at:
+            return
+        names = self._yarn.ungranted(self._app_id, self._security)
+        if names is None:
+            return
+        missing = [request for request in requests(self._hosted.spec) if request.name in names]
+        if not missing:
+            self._remind_at = math.inf
+        elif names != self._waits_for:
+            self._waits_for = names
+            listed = ", ".join(map(str, missing))
+            with suppress(LaunchError):
+                say(f"{self._app_id} waits for YARN to grant {listed}; {shortage(missing, self._yarn.nodes())}")
 
     def _describe_end(self, state: AppState) -> str:
         """The error for an application whose coordinator reported nothing."""
@@ -366,10 +452,10 @@ class _Submitted:
         lines = end_of_log(self._app_id, _MASTER_LOG)
         return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
 
-    def _describe_wait(self, state: AppState) -> str:
+    def _describe_wait(self, state: AppState, seconds: float) -> str:
         if state.state == "RUNNING":
             return f"{self._app_id}: its master runs, but has not started the coordinator within {TIMING.master:g} s"
-        what = f"{self._app_id} is {state.state.lower()} after {self._options.allocation_timeout:g} s"
+        what = f"{self._app_id} is {state.state.lower()} after {seconds:g} s"
         need = f"{self._options.master_memory_mib} MiB in the queue {state.queue}"
         said = f"; YARN says: {state.why}" if state.why else ""
         return f"{what}: its master, which needs {need}, has not begun{said}"
@@ -426,8 +512,3 @@ def _is_yarns(text: str | None) -> bool:
 
 def _stopped_by(received: Sequence[int]) -> JobOutcome:
     return JobOutcome((), initialised=True, stopped_by=received[0])
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"tfcollective: {text}\n")
-    sys.stderr.flush()

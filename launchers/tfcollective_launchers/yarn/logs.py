@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tfcollective.clock import poll
 from tfcollective.errors import LaunchError
@@ -18,6 +19,7 @@ from tfcollective.processes import answer_of
 _TIMEOUT_S = 60.0
 _COLLECTED_S = 20.0
 _LINES = 20
+_OWN_FILES = {b"LogType:" + name: b"End of LogType:" + name for name in (b"launch_container.sh", b"directory.info")}
 # What the command adds to the lines of a log.
 _MARKS = (
     *("LogType:", "LogLength:", "LogContents:", "LogLastModifiedTime:", "LogAggregationType:", "End of LogType:"),
@@ -31,10 +33,30 @@ def logs_command(app_id: str, files: Sequence[str] = ()) -> list[str]:
 
 
 def show_logs(app_id: str) -> int:
-    """Prints them; the command's exit code. Raises LaunchError when there is no command."""
+    """Prints them, without what YARN itself puts there; the command's exit code. Raises LaunchError when there is no
+    command."""
     if shutil.which("yarn") is None:
         raise LaunchError("there is no command `yarn` on the PATH: it reads the logs")
-    return subprocess.run(logs_command(app_id), stdin=subprocess.DEVNULL, check=False).returncode
+    command = logs_command(app_id)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in without_own_files(process.stdout):
+            sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+    return process.returncode
+
+
+def without_own_files(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of the logs but for the contents of the files by which a node starts a container: they show the values
+    of all variables that the job gives its processes."""
+    hidden = b""
+    for line in lines:
+        if not hidden:
+            yield line
+            hidden = next((end for name, end in _OWN_FILES.items() if line.rstrip() == name), b"")
+        elif line.startswith(hidden):
+            hidden = b""
+            yield line
 
 
 def end_of_log(app_id: str, file: str) -> tuple[str, ...]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tfcollective import log
 from tfcollective.clock import SYSTEM_CLOCK, Clock, poll
@@ -18,7 +21,7 @@ from tfcollective.codec import decode
 from tfcollective.errors import TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
+from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job, started_again
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
 from tfcollective.log import get_logger
@@ -26,11 +29,14 @@ from tfcollective.machine.network import choose_address, interface_addresses
 from tfcollective.settings import environ_snapshot
 from tfcollective.timing import TIMING
 from tfcollective_launchers.yarn import logs
-from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, Request
+from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, SERVING_FILE, Request
 from tfcollective_launchers.yarn.skein_client import (
+    ATTEMPT_KEY,
     ENDPOINT_KEY,
+    UNGRANTED,
     SkeinError,
     application_client,
+    first_line,
     import_skein,
     within,
 )
@@ -39,23 +45,43 @@ _LOG = get_logger(__name__)
 _TAIL_LINES = 20
 _ASK_S = 2.0
 _OVER = ("FAILED", "KILLED", "SUCCEEDED")
-_PENDING = ("WAITING", "REQUESTED")
 _MAX_DIAGNOSTICS = 4000
 
 
 def main() -> int:
-    """Runs the job that the files here describe; the application ends with it."""
+    """``master PID``: runs the job that the files here describe; the application ends with it. PID is skein's
+    process."""
     try:
+        skeins = psutil.Process(int(sys.argv[1]))
         hosted = _read(Path.cwd())
         log.configure(hosted.spec.log_level)
         wanted = decode(Path(JOB_FILE).read_bytes(), _Wanted, "the containers of the job")
-        platform = SkeinPlatform(application_client(import_skein()), wanted.requests)
+        attempt = attempt_of(environ_snapshot().get("CONTAINER_ID", ""))
+        platform = SkeinPlatform(application_client(import_skein()), wanted.requests, attempt=attempt, skeins=skeins)
         bind_host = _own_address(hosted.spec.network_interfaces, environ_snapshot())
-        ended = serve_job(hosted, bind_host, platform)
-    except TfCollectiveError as error:
-        sys.stderr.write(f"tfcollective: {error}\n")
+        lost = [f"the application's master was lost (attempt {number})" for number in range(1, attempt)]
+        with _serving():
+            ended = serve_job(started_again(hosted, lost), bind_host, platform)
+    except (TfCollectiveError, psutil.Error) as error:
+        log.say(str(error))
         return ExitCode.INTERNAL
     return _finish(platform, ended)
+
+
+def attempt_of(container: str) -> int:
+    """Which of the application's masters runs in a container with this id: 1, 2 ...; 1 if the id does not say it."""
+    found = re.fullmatch(r"container_(?:e\d+_)?\d+_\d+_(\d+)_\d+", container)
+    return int(found[1]) if found else 1
+
+
+@contextmanager
+def _serving() -> Iterator[None]:
+    """While the job is served there is a file, by which the script that runs us sees that we did not end in order."""
+    Path(SERVING_FILE).touch()
+    try:
+        yield
+    finally:
+        Path(SERVING_FILE).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -82,7 +108,7 @@ def _finish(platform: SkeinPlatform, ended: HostedOutcome) -> int:
     """Leaves the report in the log and the first of it with YARN, and ends the application."""
     text = render(ended.outcome)
     if text:
-        sys.stderr.write(f"tfcollective: {text}\n")
+        log.say(text)
     code = exit_code(ended.outcome)
     status = "SUCCEEDED" if code == 0 else "KILLED" if ended.outcome.stopped_by is not None else "FAILED"
     platform.end(status, text[:_MAX_DIAGNOSTICS] or "all ranks have ended with code 0")
@@ -101,8 +127,12 @@ class SkeinPlatform(ContainerProvider):
         wanted: Sequence[Request],
         clock: Clock = SYSTEM_CLOCK,
         end_known: float = TIMING.container_end,
+        attempt: int = 1,
+        skeins: psutil.Process | None = None,
     ) -> None:
         self._app = app
+        self._skeins = skeins
+        self._attempt = attempt
         self._clock = clock
         self._end_known = end_known
         self._wanted = {request.name: request for request in wanted}
@@ -110,6 +140,7 @@ class SkeinPlatform(ContainerProvider):
         self._lock = threading.Lock()
         self._reported: set[str] = set()  # ids of containers whose end is known, or was our own doing
         self._newest: dict[str, Any] = {}  # by service, of those that run or have run
+        self._machines: dict[str, str] = {}  # by instance
         self._asked = -math.inf
         self._published = False
 
@@ -121,6 +152,7 @@ class SkeinPlatform(ContainerProvider):
             return
 
         def put() -> None:
+            self._app.kv[ATTEMPT_KEY] = str(self._attempt).encode()
             self._app.kv[ENDPOINT_KEY] = nodes[0].coordinator.encode()
 
         within(TIMING.platform_call, "telling where the coordinator is", put)
@@ -128,8 +160,8 @@ class SkeinPlatform(ContainerProvider):
 
     def _renew(self, name: str) -> None:
         """Requests one more container of a service, unless one is on its way. None that still runs is needed."""
-        containers = self._of(name, (*_PENDING, "RUNNING", *_OVER))
-        pending = [one for one in containers if str(one.state) in _PENDING]
+        containers = self._of(name, (*UNGRANTED, "RUNNING", *_OVER))
+        pending = [one for one in containers if str(one.state) in UNGRANTED]
         with self._lock:
             self._reported.update(one.id for one in containers if one not in pending)
             self._newest.pop(name, None)
@@ -140,10 +172,14 @@ class SkeinPlatform(ContainerProvider):
             _LOG.warning("another container is requested from YARN: %s", self._wanted[name])
             self._order(f"requesting another container of {name}", lambda: self._app.add_container(name))
 
+    def orphaned(self) -> bool:
+        """See :class:`ContainerProvider`."""
+        return self._skeins is not None and _has_ended(self._skeins)
+
     def release(self, name: str) -> None:
         """See :class:`NodeProvider`."""
         try:
-            for container in self._of(name, (*_PENDING, "RUNNING")):
+            for container in self._of(name, (*UNGRANTED, "RUNNING")):
                 self._kill(container)
         except SkeinError as error:
             _LOG.warning("yarn: %s", error)  # it ends with the application at the latest
@@ -159,11 +195,17 @@ class SkeinPlatform(ContainerProvider):
         except SkeinError:
             raise
         except Exception as error:
-            raise SkeinError(f"{what}: {error}") from error
+            raise SkeinError(f"{what}: {first_line(error)}") from error
 
     def _of(self, name: str, states: Sequence[str]) -> list[Any]:
         found = self._order("asking for containers", lambda: self._app.get_containers(states=states))
         return [container for container in found if container.service_name == name]
+
+    def subject(self, node: NodeFacts) -> str:
+        """See :class:`NodeProvider`. YARN's name of the machine is the one that people find in its pages."""
+        with self._lock:
+            host = self._machines.get(node.instance, node.host)
+        return super().subject(replace(node, host=host))
 
     def machine(self, name: str) -> str:
         """See :class:`NodeProvider`."""
@@ -182,6 +224,7 @@ class SkeinPlatform(ContainerProvider):
         over = [one for one in containers if str(one.state) in _OVER]
         with self._lock:
             self._newest.update((one.service_name, one) for one in containers if one.id not in self._reported)
+            self._machines.update((one.yarn_container_id, _machine_of(one)) for one in containers)
             new = [one for one in over if one.id not in self._reported]
             self._reported.update(one.id for one in new)
         return [
@@ -249,6 +292,13 @@ class SkeinPlatform(ContainerProvider):
         node, key = container.yarn_node_http_address, container.yarn_container_id
         lines = logs.last_lines(node, key, f"{container.service_name}.log", _TAIL_LINES)
         return "\n    ".join(["the end of its log:", *lines]) if lines else ""
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _machine_of(container: Any) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.errors import ConfigError
+from tfcollective.launch.platform_options import check_timeout, platform_options
 from tfcollective.task_specs import memory_in_mib
 from tfcollective.timing import TIMING
 
@@ -30,15 +30,18 @@ class YarnOptions:
         pack: more arguments of ``cluster_pack.upload_env``, for example ``{"additional_indexes": ["/here/wheels"]}``.
         files: more files for every container: what they are called there, and where they are. A directory is packed.
         acls: who may do what, as skein's ACLs or a mapping of its fields; None: the owner alone.
-        file_systems: further file systems that the job needs tokens for.
+        file_systems: further file systems that the job needs tokens for; a job may name one, or a list.
         pre_script_hook: lines of bash that run in every container before Python.
         allocation_timeout: how long (s) to wait until YARN has given all containers.
         detach: whether to return as soon as the job runs; it does not end with the submitter then.
         master_memory: of the coordinator's container: MiB, or a text with a unit.
         master_vcores: of the coordinator's container.
+        master_attempts: how often YARN starts the application's master at most; the cluster may allow less
+            (``yarn.resourcemanager.am.max-attempts``, 2). None: twice for an elastic job, once for others.
         docker_image: the image in which the nodes' Docker runtime runs all containers of the job; it has to have what
             ``python`` names, or runs what is packed. None: no Docker.
-        docker_mounts: what those containers see of their node: ``SOURCE:TARGET:ro`` or ``:rw``.
+        docker_mounts: what those containers see of their node: ``SOURCE:TARGET:ro`` or ``:rw``; a job may name one, or
+            a list.
         docker_network: the network of those containers; None: the nodes' default.
         skein_client: a client of skein's to use; None: one of our own.
     """
@@ -56,6 +59,7 @@ class YarnOptions:
     detach: bool = False
     master_memory: int | str = "1 GiB"
     master_vcores: int = 1
+    master_attempts: int | None = None
     docker_image: str | None = None
     docker_mounts: tuple[str, ...] = ()
     docker_network: str | None = None
@@ -64,13 +68,8 @@ class YarnOptions:
     @classmethod
     def from_platform(cls, platform: Mapping[str, Any]) -> YarnOptions:
         """Reads what a job says; ConfigError names what cannot be used."""
-        known = {one.name for one in fields(cls)}
-        unknown = sorted(set(platform) - known)
-        if unknown:
-            raise ConfigError(f"the launcher 'yarn' has no option {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        given = {name: value for name, value in platform.items() if value is not None}
-        lists = {name: tuple(given.get(name, ())) for name in ("file_systems", "docker_mounts")}
-        return cls(**{**given, **lists})
+        lists = {name: _texts(name, platform.get(name) or ()) for name in ("file_systems", "docker_mounts")}
+        return platform_options(cls, {**platform, **lists}, "yarn")
 
     def __post_init__(self) -> None:
         for name in ("queue", "name"):
@@ -80,14 +79,15 @@ class YarnOptions:
             raise ConfigError("yarn: give python, a path on the nodes, or archive, a packed environment, not both")
         if self.pack and (self.python is not None or self.archive is not None):
             raise ConfigError("yarn: pack: nothing is packed where python or archive is given")
-        seconds = self.allocation_timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-            raise ConfigError(f"yarn: allocation_timeout: expected a number of seconds above 0, got {seconds!r}")
+        check_timeout("yarn: allocation_timeout", self.allocation_timeout)
         for target, source in self.files.items():
             if not isinstance(target, str) or not isinstance(source, str) or not target or "/" in target:
                 raise ConfigError(
                     f"yarn: files: expected a name without directories and a path, got {target!r}: {source!r}"
                 )
+        attempts = self.master_attempts
+        if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
+            raise ConfigError(f"yarn: master_attempts: expected 1 or more, got {attempts!r}")
         memory_in_mib(self.master_memory)
         self.acl_fields()
         self._check_docker()
@@ -102,6 +102,10 @@ class YarnOptions:
         for mount in self.docker_mounts:
             if not isinstance(mount, str) or not _MOUNT.fullmatch(mount):
                 raise ConfigError(f"yarn: docker_mounts: expected SOURCE:TARGET:ro or SOURCE:TARGET:rw, got {mount!r}")
+
+    def attempts(self, *, elastic: bool) -> int:
+        """How often YARN may start the master of a job."""
+        return (2 if elastic else 1) if self.master_attempts is None else self.master_attempts
 
     @property
     def runtime_variables(self) -> dict[str, str]:
@@ -132,3 +136,15 @@ class YarnOptions:
         if unknown:
             raise ConfigError(f"yarn: acls: unknown field {unknown[0]!r}: expected enable, {', '.join(_ACL_LISTS)}")
         return {name: bool(value) if name == "enable" else list(value) for name, value in fields_.items()}
+
+
+def _texts(name: str, given: Any) -> tuple[str, ...]:
+    """One text, or several."""
+    several = (given,) if isinstance(given, str) else given
+    if isinstance(several, Mapping) or not isinstance(several, Iterable):
+        raise ConfigError(f"yarn: {name}: expected a string or a list of strings, got {given!r}")
+    found = tuple(several)
+    wrong = [one for one in found if not isinstance(one, str) or not one]
+    if wrong:
+        raise ConfigError(f"yarn: {name}: expected strings, got {wrong[0]!r}")
+    return found

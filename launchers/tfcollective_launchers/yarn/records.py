@@ -1,4 +1,5 @@
-"""What this user knows of applications that run, for `tfcollective status`: where the coordinator is, and its key."""
+"""What this user knows of applications that run, for `tfcollective status`: where the coordinator is, its key, and the
+credentials by which the application's master tells where the coordinator is now."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfcollective.codec import decode, encode
-from tfcollective.errors import ConfigError
 from tfcollective.private_directory import write_private
 from tfcollective.settings import Settings
 
@@ -16,24 +16,33 @@ _FILE = "application.json"
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
+    """An application that this user has submitted from this machine.
+
+    Attributes:
+        coordinator: HOST:PORT; a master that was started again has another one.
+        key: the job key.
+        certificate: of the application, for skein; and its ``private_key``.
+    """
+
     coordinator: str
     key: bytes = field(repr=False)
+    certificate: bytes = b""
+    private_key: bytes = field(default=b"", repr=False)
 
 
-def remember(app_id: str, coordinator: str, key: bytes) -> None:
+def remember(app_id: str, record: Record) -> None:
     """Writes the record where only this user can read it. An error here does not stop a job."""
     with suppress(OSError, ValueError):
         folder = _folder(app_id)
         folder.mkdir(mode=0o700, exist_ok=True)
-        write_private(folder / _FILE, encode(_Record(coordinator, key)))
+        write_private(folder / _FILE, encode(record))
 
 
-def recall(app_id: str) -> tuple[str, bytes] | None:
-    """Coordinator and key of an application that this user has submitted from this machine, or None."""
-    with suppress(OSError, ConfigError):
-        record = decode((_folder(app_id) / _FILE).read_bytes(), _Record, "the record of an application")
-        return record.coordinator, record.key
+def recall(app_id: str) -> Record | None:
+    """The record of an application; None of one that was not submitted from here, or has ended."""
+    with suppress(OSError, ValueError):  # a ConfigError is one
+        return decode((_folder(app_id) / _FILE).read_bytes(), Record, "the record of an application")
     return None
 
 
@@ -44,4 +53,7 @@ def forget(app_id: str) -> None:
 
 
 def _folder(app_id: str) -> Path:
+    """Its own: ValueError for a text that leads anywhere else, to the directories of all jobs for example."""
+    if app_id in ("", ".", "..") or "/" in app_id:
+        raise ValueError(f"{app_id!r} is not the name of an application")
     return Settings.load().jobs_directory() / app_id

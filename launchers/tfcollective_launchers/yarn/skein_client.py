@@ -24,7 +24,9 @@ from tfcollective_launchers.yarn.cluster import NodeView
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 ENDPOINT_KEY = "tfcollective/coordinator"
+ATTEMPT_KEY = "tfcollective/attempt"
 ENDED = ("FINISHED", "FAILED", "KILLED")
+UNGRANTED = ("WAITING", "REQUESTED")  # states of a container
 _CALL_S = 60.0
 _LOOK_S = 0.5
 _LATE_S = 10.0
@@ -76,6 +78,7 @@ class AppState:
         queue: where it is.
         tracking_url: its page.
         host: the master's host, once it runs.
+        port: where skein's part of the master listens there: another one in each attempt.
     """
 
     state: str
@@ -84,6 +87,7 @@ class AppState:
     queue: str
     tracking_url: str
     host: str
+    port: int = 0
 
     @property
     def ended(self) -> bool:
@@ -194,22 +198,43 @@ class YarnClient:
             queue=report.queue,
             tracking_url=report.tracking_url or "",
             host=report.host or "",
+            port=report.port or 0,
         )
 
     def endpoint(self, app_id: str, security: Any) -> str | None:
         """Where the coordinator listens, or None as long as the master has not said it."""
+        return self._said(app_id, security, ENDPOINT_KEY)
 
-        def ask() -> bytes | None:
+    def attempt(self, app_id: str, security: Any) -> int | None:
+        """Which of the application's masters runs now: 1, 2 ..., or None as long as it has not said it."""
+        found = self._said(app_id, security, ATTEMPT_KEY)
+        return None if found is None else int(found)
+
+    def ungranted(self, app_id: str, security: Any) -> frozenset[str] | None:
+        """The services with a container that YARN has not granted yet; None if the master does not say."""
+        found = self._ask_master(app_id, security, lambda app: app.get_containers(states=UNGRANTED))
+        return None if found is None else frozenset(container.service_name for container in found)
+
+    def _said(self, app_id: str, security: Any, key: str) -> str | None:
+        found = self._ask_master(app_id, security, lambda app: app.kv.get(key))
+        return None if found is None else found.decode()
+
+    def _ask_master(self, app_id: str, security: Any, question: Callable[[Any], Any]) -> Any:
+        """The answer of skein's part of the master; None when there is none."""
+
+        def ask() -> Any:
             with self._client.connect(app_id, wait=False, security=security) as app:
-                value: bytes | None = app.kv.get(ENDPOINT_KEY)
-            return value
+                return question(app)
 
         try:
-            found = within(_CALL_S, f"asking the master of {app_id}", ask)
+            return within(_CALL_S, f"asking the master of {app_id}", ask)
         except (SkeinError, self._skein.exceptions.SkeinError, OSError) as error:
             _LOG.info("yarn: %s", error)
             return None
-        return None if found is None else found.decode()
+
+    def credentials(self, certificate: bytes, key: bytes) -> Any:
+        """Those of an application, from what :func:`credential_bytes` has given."""
+        return self._skein.Security(cert_bytes=certificate, key_bytes=key)
 
     def kill(self, app_id: str) -> None:
         """Ends an application; nothing if it has ended. Raises SkeinError when YARN does not obey."""
@@ -242,9 +267,9 @@ class YarnClient:
         try:
             return within(seconds, what, work, cancelled)
         except self._skein.exceptions.SkeinError as error:
-            raise SkeinError(f"{what}: {_first_line(error)}") from error
+            raise SkeinError(f"{what}: {first_line(error)}") from error
         except (OSError, ValueError, KeyError) as error:
-            raise SkeinError(f"{what}: {_first_line(error)}") from error
+            raise SkeinError(f"{what}: {first_line(error)}") from error
 
 
 class _Submission:
@@ -283,6 +308,11 @@ class _Submission:
             _LOG.warning("YARN may have taken the application all the same: look at `yarn application -list`")
 
 
+def credential_bytes(security: Any) -> tuple[bytes, bytes]:
+    """The certificate and the key of an application's credentials."""
+    return security.cert_bytes, security.key_bytes
+
+
 def check_programs() -> None:
     """Raises ConfigError that says what to do when YARN cannot be reached from here."""
     if shutil.which("yarn") is None:
@@ -305,7 +335,7 @@ def _start_driver(skein: Any, log: Path) -> Any:
         )
     except (skein.exceptions.SkeinError, SkeinError, OSError, ValueError) as error:
         said = log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if log.exists() else []
-        text = "\n  ".join([f"YARN cannot be reached: {error}", *said])
+        text = "\n  ".join([f"YARN cannot be reached: {first_line(error)}", *said])
         raise LaunchError(f"{text}\nsee `tfcollective check --launcher yarn`") from error
 
 
@@ -350,9 +380,11 @@ def _size(path: str) -> int:
         return 0  # skein says what is wrong with it
 
 
-def _first_line(error: BaseException) -> str:
-    """Java's messages go on with a stack; some begin with a line that only announces the next."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+def first_line(error: BaseException) -> str:
+    """Java's messages go on with a stack; some begin with a line that only announces the next; some are empty."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return f"skein's Java process gave no reason ({type(error).__name__})"
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 

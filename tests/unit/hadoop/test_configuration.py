@@ -1,5 +1,6 @@
 """The cluster of tools/hadoop: what it writes, without starting anything."""
 
+import dataclasses
 import importlib.util
 import re
 import sys
@@ -13,10 +14,12 @@ FOLDER = Path(__file__).resolve().parents[3] / "tools" / "hadoop"
 
 @pytest.fixture(name="configuration", scope="module")
 def _configuration():
+    sys.path.insert(0, str(FOLDER))  # it imports a module beside it
     spec = importlib.util.spec_from_file_location("tools_hadoop_configuration", FOLDER / "configuration.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
+    sys.path.remove(str(FOLDER))
     return module
 
 
@@ -51,6 +54,24 @@ def test_every_node_has_a_host_and_ports_of_its_own(configuration, layout):
 def test_the_queue_gives_out_the_labelled_node(configuration, layout):
     rows = properties(configuration.client_files(layout)["capacity-scheduler.xml"])
     assert rows[f"yarn.scheduler.capacity.root.default.accessible-node-labels.{configuration.LABEL}.capacity"] == "100"
+
+
+def test_the_labelled_node_has_gpus_for_yarn(configuration, layout):
+    counts = [
+        properties(configuration.node_files(layout, node)["node-resources.xml"]) for node in (*configuration.NODES, 3)
+    ]
+    assert [one["yarn.nodemanager.resource-type.yarn.io/gpu"] for one in counts] == ["0", "2", "0"]
+    assert "yarn.io/gpu" in configuration.client_files(layout)["resource-types.xml"]
+
+
+def test_services_of_a_secure_cluster_have_keys_and_others_none(configuration, layout):
+    secure = dataclasses.replace(layout, secure=True)
+    for one, found in ((layout, set()), (secure, {"nn", "dn", "rm", "nm", "HTTP"})):
+        files = configuration.client_files(one)
+        rows = {**properties(files["hdfs-site.xml"]), **properties(files["yarn-site.xml"])}
+        keytabs = [Path(value).stem for value in rows.values() if value.endswith(".keytab")]
+        assert set(keytabs) == found
+    assert configuration.environment(secure)["KRB5_CONFIG"] == "/state/kerberos/krb5.conf"
 
 
 def test_text_that_means_something_in_xml_is_escaped(configuration, layout):

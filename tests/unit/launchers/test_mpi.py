@@ -9,10 +9,10 @@ from tfcollective_launchers.mpi import MpiLauncher, MpiOptions, MpirunProvider, 
 from tfcollective.errors import ConfigError
 from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.launch.api import run
-from tfcollective.launch.launcher import platform_options
 from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.platform_options import platform_options
 from tfcollective.launch.provider import NodeFacts, NodeSettings
 from tfcollective.launch.providers.local import LocalLauncher
 
@@ -61,7 +61,7 @@ def test_more_arguments_stand_after_ours():
     options = MpiOptions(args="--mca btl 'self,tcp'")
     words = mpirun_command((), 1, options, AGENT, {}, GRACE_S)
     assert words[-5:] == ("--mca", "btl", "self,tcp", *AGENT)
-    with pytest.raises(ConfigError, match="takes port, identity_file, options, python and args"):
+    with pytest.raises(ConfigError, match="has no option 'queue'; known: args, identity_file, options, port, python"):
         platform_options(MpiOptions, {"queue": "x"}, "mpi")
 
 

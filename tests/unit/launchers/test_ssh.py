@@ -18,9 +18,9 @@ from tfcollective_launchers.ssh import (
 
 from tfcollective._version import __version__
 from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import platform_options
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launch.platform_options import platform_options
 from tfcollective.launch.system.ssh import SshOptions
 
 OPTIONS = SshOptions(python="/opt/py")

@@ -166,6 +166,8 @@ def test_a_container_with_gpus_is_a_node_of_its_own():
         ({"files": {"a/b": "/c"}}, "files: expected a name without directories"),
         ({"acls": {"everybody": True}}, "acls: unknown field 'everybody'"),
         ({"master_memory": "much"}, "memory: expected a number"),
+        ({"file_systems": 7}, "file_systems: expected a string or a list of strings, got 7"),
+        ({"file_systems": ["hdfs://a", None]}, "file_systems: expected strings, got None"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, said):
@@ -187,6 +189,14 @@ def test_options_that_cannot_be_used_are_named(options, said):
 def test_options_of_docker_that_cannot_be_used_are_named(options, said):
     with pytest.raises(ConfigError, match=said):
         YarnOptions.from_platform(options)
+
+
+def test_one_text_is_a_list_of_one():
+    options = YarnOptions.from_platform(
+        {"file_systems": "hdfs://other", "docker_image": "a", "docker_mounts": "/data:/data:ro"}
+    )
+    assert options.file_systems == ("hdfs://other",)
+    assert options.docker_mounts == ("/data:/data:ro",)
 
 
 def test_only_the_owner_may_look_unless_it_is_said_otherwise():

@@ -63,12 +63,13 @@ def test_ids_of_applications_belong_to_yarn():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--queue", "a"], "--queue needs --launcher yarn"),
-        (["--launcher", "ssh", "--detach"], "--detach needs --launcher yarn"),
+        (["--partition", "a"], "--queue or --partition needs --launcher kubernetes, slurm or yarn"),
+        (["--launcher", "ssh", "--detach"], "--detach needs --launcher kubernetes, slurm or yarn"),
         (["--launcher", "yarn", "--ship", "a"], "--ship: expected NAME=PATH"),
         (["--launcher", "local", "-H", "nowhere.invalid:1"], "--launcher local runs on this machine only"),
         (["--launcher", "agents"], "needs --wait-for-agents"),
-        (["--launcher", "mesos"], "unknown launcher 'mesos': expected one of agents, local"),
+        (["--launcher", "mpi"], "--launcher mpi needs --engine mpi, which starts"),
+        (["--launcher", "mesos"], "unknown launcher 'mesos': expected one of agents, kubernetes, local"),
     ],
 )
 def test_options_that_do_not_fit_together(arguments, said):

@@ -1,13 +1,16 @@
 """What the master asks skein for, and what it says of containers, without YARN."""
 
+import os
+import subprocess
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from manual_clock import ManualClock
 from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import Amount, Request
-from tfcollective_launchers.yarn.master import SkeinPlatform
-from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY
+from tfcollective_launchers.yarn.master import SkeinPlatform, attempt_of
+from tfcollective_launchers.yarn.skein_client import ATTEMPT_KEY, ENDPOINT_KEY
 
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.errors import LaunchError
@@ -95,7 +98,31 @@ def settings(name):
 def test_containers_and_submitter_find_the_coordinator():
     app, made = platform()
     made.request([settings(request.name) for request in WANTED])
-    assert app.kv == {ENDPOINT_KEY: b"10.0.0.1:5"}
+    assert app.kv == {ATTEMPT_KEY: b"1", ENDPOINT_KEY: b"10.0.0.1:5"}
+
+
+def test_a_master_sees_that_skeins_process_has_gone():
+    """What the containers report then is not how the job has ended."""
+    process = subprocess.Popen(["sleep", "600"])
+    made = SkeinPlatform(Application(), WANTED, skeins=psutil.Process(process.pid))
+    assert not made.orphaned()
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert made.orphaned()  # its parent has not yet seen that
+    process.wait()
+    assert made.orphaned()
+
+
+@pytest.mark.parametrize(
+    ("container", "attempt"),
+    [
+        ("container_1795254875820_0002_02_000001", 2),
+        ("container_e17_1795254875820_0002_11_000001", 11),
+        ("", 1),
+    ],
+)
+def test_a_master_knows_how_many_were_before_it(container, attempt):
+    assert attempt_of(container) == attempt
 
 
 def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom():
@@ -109,6 +136,15 @@ def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom():
     clock.advance(TIMING.container_news)
     assert list(made.events()) == []
     assert app.asked == 2
+
+
+def test_a_container_is_named_with_the_node_that_yarn_has_given():
+    app, made = platform(RUNNING=["worker-1"])
+    app.becomes("worker-1_0", "RUNNING", node="node7")
+    made.events()
+    facts = NodeFacts(name="worker-1", host="h", instance="yarn-worker-1-0")
+    assert made.subject(facts) == "the container of worker-1 on node7"
+    assert made.subject(NodeFacts(name="worker-1", host="h", instance="another")) == "the container of worker-1 on h"
 
 
 def test_a_container_that_is_over_is_explained_as_far_as_is_known():

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 from tfcollective_launchers.yarn.launcher import _Submitted
-from tfcollective_launchers.yarn.records import recall
+from tfcollective_launchers.yarn.records import Record, recall
 from tfcollective_launchers.yarn.skein_client import AppState
 
 from tfcollective.launch.hosted.messages import HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 
 COORDINATOR = "127.0.0.1:1"
+RECORD = Record(COORDINATOR, b"k", b"certificate", b"private")
 
 
 def interrupt():
@@ -31,7 +32,7 @@ class Yarn:
 
     def submit(self, document, cancelled):
         self._at("submit")
-        return APPLICATION, None
+        return APPLICATION, SimpleNamespace(cert_bytes=b"certificate", key_bytes=b"private")
 
     def state(self, app_id):
         self._at("state")
@@ -70,10 +71,13 @@ class Options(SimpleNamespace):
 
     queue, allocation_timeout, master_memory_mib = "q", 60, 1
 
+    def attempts(self, *, elastic):
+        return 1
+
     @property
     def detach(self):
         if self.interrupted:
-            assert recall(APPLICATION) == (COORDINATOR, b"k")
+            assert recall(APPLICATION) == RECORD
             interrupt()
         return self.detached
 
@@ -81,7 +85,7 @@ class Options(SimpleNamespace):
 class Client:
     """Follows the job, and notes the signals that came earlier."""
 
-    def __init__(self, coordinator, key):
+    def __init__(self, coordinator, key, timing):
         assert (coordinator, key) == (COORDINATOR, b"k")
 
     def __enter__(self):
@@ -90,13 +94,13 @@ class Client:
     def __exit__(self, *unused):
         pass
 
-    def follow(self, plan, gone, stop_signals, *, results, earlier):
+    def follow(self, plan, gone, stop_signals, *, results, earlier, replaced):
         return HostedOutcome(JobOutcome((), initialised=True, stopped_by=earlier[0]), ())
 
 
 def submit(yarn, *, detach, interrupted=False):
     options = Options(detached=detach, interrupted=interrupted)
-    hosted = SimpleNamespace(key=b"k", plan=None, spec=SimpleNamespace(call=None))
+    hosted = SimpleNamespace(key=b"k", plan=None, spec=SimpleNamespace(call=None, bounds=None))
     return _Submitted(yarn, hosted, options, connect=Client).run({}, (signal.SIGINT,))
 
 
@@ -132,4 +136,4 @@ def test_without_one_it_is_left_to_itself():
     yarn = Yarn(None)
     assert submit(yarn, detach=True).state is None
     assert not yarn.killed
-    assert recall(APPLICATION) == (COORDINATOR, b"k")
+    assert recall(APPLICATION) == RECORD

@@ -10,6 +10,7 @@ import pytest
 from manual_clock import ManualClock
 from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
 from tfcollective_launchers.yarn.skein_client import (
+    ATTEMPT_KEY,
     ENDPOINT_KEY,
     AppState,
     SkeinError,
@@ -24,7 +25,7 @@ from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective.launch.launcher import JobOutcome
 
 REPORT = SimpleNamespace(
-    state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h"
+    state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h", port=1
 )
 RUNNING = SimpleNamespace(**{**vars(REPORT), "state": "RUNNING"})
 
@@ -37,18 +38,18 @@ class Client:
     """skein's client: it fails this many times before it answers."""
 
     def __init__(self, failures, report=REPORT):
-        self.failures, self.report = failures, report
+        self.failures, self.report, self.said = failures, report, "Unable to connect"
 
     def application_report(self, app_id):
         self.failures -= 1
         if self.failures >= 0:
-            raise SkeinsError("Unable to connect")
+            raise SkeinsError(self.said)
         return self.report
 
     @contextmanager
     def connect(self, app_id, *, wait, security):
         """To the application's master."""
-        yield SimpleNamespace(kv={ENDPOINT_KEY: b"127.0.0.1:1"})
+        yield SimpleNamespace(kv={ENDPOINT_KEY: b"127.0.0.1:1", ATTEMPT_KEY: b"2"})
 
     def kill_application(self, app_id):
         raise SkeinsError("Unable to connect")
@@ -135,8 +136,23 @@ def test_large_files_have_time_to_be_sent(tmp_path):
     assert upload_time({"master": {"files": files}, "services": {"worker": {"files": files, "n": 1}}}) == 600
 
 
+@pytest.fixture(autouse=True)
+def own_records(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "records"))
+
+
+class Options(SimpleNamespace):
+    allocation_timeout, master_memory_mib = 20.0, 1
+
+    def attempts(self, *, elastic):
+        return 1
+
+
 def submitted(client):
-    return _Submitted(client, None, SimpleNamespace(allocation_timeout=20.0, master_memory_mib=1), ManualClock())
+    hosted = SimpleNamespace(key=b"k", spec=SimpleNamespace(bounds=None))
+    found = _Submitted(client, hosted, Options(), ManualClock())
+    found._security = SimpleNamespace(cert_bytes=b"c", key_bytes=b"k")
+    return found
 
 
 def test_an_end_is_seen_later():
@@ -158,6 +174,15 @@ def test_an_end_is_waited_for_until_it_is_enough():
 def test_an_end_that_is_not_reported_is_an_error():
     with pytest.raises(SkeinError, match="report of application_1_1: Unable to connect"):
         yarn(10**6).wait_for_end("application_1_1", 40.0)
+
+
+def test_an_error_of_skeins_without_a_word_is_worded():
+    """skein raises an empty DriverError where Java's exception has no message."""
+    client = Client(10**6)
+    client.said = ""
+    said = r"report of application_1_1: skein's Java process gave no reason \(SkeinsError\)"
+    with pytest.raises(SkeinError, match=said):
+        YarnClient(client, SKEIN, ManualClock()).state("application_1_1")
 
 
 def test_the_coordinator_is_found_later():
