@@ -17,8 +17,8 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
   ``DistributedGradientTape`` sees to it, too.
 * Keras 3's optimizers have ``lr``, as those of Keras 2: TensorFlow's variable that holds the learning rate, as
   ``tf.keras.backend.set_value`` takes it. Horovod's elastic examples set it when the world has changed.
-* Keras 3's optimizers in an elastic job: ``assign_add`` and ``assign_sub`` put the result into a new buffer. A commit
-  holds the old one, so an update in place would copy it first. The bits are the same.
+* Optimizers in an elastic job: their updates make new buffers, since a commit holds the old ones: see
+  ``tfcollective.keras.new_buffers``.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Min
 from tfcollective.errors import ConfigError
-from tfcollective.keras import copies
+from tfcollective.keras import copies, new_buffers
 from tfcollective.keras.elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
-from tfcollective.tensorflow.variables import let_variables_be_called, tensorflow_variable
+from tfcollective.tensorflow.variables import let_variables_be_called
 
 _LOG = get_logger(__name__)
 _ASKED = "_tfcollective_asked_for_jit"  # of a model: that compile was given jit_compile=True
@@ -63,9 +63,7 @@ def install(keras: Any) -> None:
     copies.install(keras)
     let_variables_be_called()
     _add_lr(keras.optimizers.Optimizer)
-    if hasattr(keras.optimizers.Optimizer, "apply"):  # Keras 2's update variables without such methods
-        copies.replace_method(keras.optimizers.Optimizer, "assign_add", _assign_add, "value")
-        copies.replace_method(keras.optimizers.Optimizer, "assign_sub", _assign_sub, "value")
+    new_buffers.install(keras)
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
@@ -150,27 +148,6 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     bound.apply_defaults()
     _, *names = bound.arguments
     return fit_elastically(original, model, {name: bound.arguments[name] for name in names}, options)
-
-
-def _assign_add(original: Callable[..., Any], optimizer: Any, variable: Any, value: Any) -> None:
-    if not _commits(value):
-        original(optimizer, variable, value)
-        return
-    target = tensorflow_variable(variable)
-    target.assign(target + tf.cast(value, target.dtype))
-
-
-def _assign_sub(original: Callable[..., Any], optimizer: Any, variable: Any, value: Any) -> None:
-    if not _commits(value):
-        original(optimizer, variable, value)
-        return
-    target = tensorflow_variable(variable)
-    target.assign(target - tf.cast(value, target.dtype))
-
-
-def _commits(value: Any) -> bool:
-    """Whether a state may hold the value of a variable that a dense update changes."""
-    return runtime.is_initialized() and runtime.settings().elastic and not isinstance(value, tf.IndexedSlices)
 
 
 def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:

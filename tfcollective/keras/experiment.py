@@ -35,7 +35,12 @@ class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Begins to count."""
-        self._rate = StepRate(runtime.publish, lambda: _steps(self.model))
+        self._rate = StepRate(runtime.publish, lambda: _steps(self.model), total=self._total)
+
+    def _total(self) -> int | None:
+        """All steps of this run, where the steps of an epoch are known."""
+        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        return steps * epochs if steps and epochs else None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A step is done."""

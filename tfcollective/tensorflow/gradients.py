@@ -69,6 +69,10 @@ class GradientOptions:
         is_adasum = may_be_adasum and op == Adasum
         if is_adasum and given.compression is not Compression.none:
             _warn_of_adasum()
+        if op == Adasum and not is_adasum:
+            raise UnsupportedError(
+                "op=Adasum: optimizers reduce gradients with Average or Sum; use DistributedGradientTape(op=Adasum)"
+            )
         if op not in (Average, Sum) and not is_adasum:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
         if given.gradient_predivide_factor != 1.0 and op != Average:

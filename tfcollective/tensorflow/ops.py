@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import _native, runtime
+from tfcollective._version import TENSORFLOWS
 from tfcollective.communicator import Op
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.log import get_logger
@@ -19,9 +20,6 @@ from tfcollective.tensorflow.gpu_kernels import load_where_needed
 from tfcollective.tensorflow.plan import BucketPlan
 
 LIBRARY_NAME = "_tf_ops.so"
-#: Minor versions that the test-suite runs with. Asynchronous kernels lean on a detail of TensorFlow (where the
-#: done-callback lives) that is the same in these.
-TRIED_VERSIONS = ("2.15", "2.21")
 
 _LOG = get_logger(__name__)
 _lock = threading.Lock()
@@ -90,12 +88,15 @@ def _library_path(core: Path) -> Path:
 
 
 def _warn_of_untried(version: str) -> None:
+    """Asynchronous kernels lean on a detail of TensorFlow (where the done-callback lives) that is the same in all that
+    were tried."""
     minor = ".".join(version.split(".")[:2])
-    if minor not in TRIED_VERSIONS:
+    if minor not in TENSORFLOWS:
         _LOG.warning(
-            "tfcollective was not tried with TensorFlow %s (tried: %s); run `tfcollective check`",
+            "tfcollective was not tried with TensorFlow %s (tried: %s to %s); run `tfcollective check`",
             version,
-            ", ".join(TRIED_VERSIONS),
+            TENSORFLOWS[0],
+            TENSORFLOWS[-1],
         )
 
 

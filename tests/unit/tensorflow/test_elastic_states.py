@@ -161,24 +161,34 @@ def test_a_commit_is_of_its_moment() -> None:
         np.testing.assert_array_equal(weight, [value, value])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "rmsprop", "adagrad"])
-def test_an_elastic_job_updates_with_the_same_bits(optimizer: str) -> None:
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.1),
+    "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "decay": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
+    "adam": lambda: keras.optimizers.Adam(amsgrad=True),
+    "ema": lambda: keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
+    **{name: lambda name=name: keras.optimizers.get(name) for name in ("rmsprop", "adagrad", "adadelta", "nadam")},
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("eager", [False, True])
+def test_an_elastic_job_updates_with_the_same_bits(optimizer: str, eager: bool) -> None:
     """Though its updates are not in place, so that what is committed need not be copied."""
 
     def trained() -> list[np.ndarray]:
-        made = {"momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9)}.get(
-            optimizer, lambda: keras.optimizers.get(optimizer)
-        )()
+        made = OPTIMIZERS[optimizer]()
         weights = [tf.Variable(tf.random.stateless_normal((8, 3), (1, 2))), tf.Variable(tf.ones((3,)))]
         made.build(weights)
 
-        @tf.function
         def step(number: object) -> None:
             gradients = [tf.random.stateless_normal(weight.shape, (number, 5)) for weight in weights]
             made.apply_gradients(zip(gradients, weights, strict=True))
 
+        traced = step if eager else tf.function(step)
         for number in range(5):
-            step(tf.constant(number))
+            traced(tf.constant(number))
         return [weight.numpy() for weight in weights]
 
     expected = trained()
@@ -186,3 +196,26 @@ def test_an_elastic_job_updates_with_the_same_bits(optimizer: str) -> None:
         found = trained()
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def updates_in_place(optimizer: str) -> set[str]:
+    """The operations of a step that change a variable where it is."""
+    made, weight = OPTIMIZERS[optimizer](), tf.Variable(tf.ones((3,)))
+    made.build([weight])
+    step = tf.function(lambda: made.apply_gradients([(tf.ones((3,)), weight)]))
+    kinds = {node.type for node in step.get_concrete_function().graph.get_operations()}
+    return {kind for kind in kinds if "Assign" in kind} - {"AssignVariableOp"}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "decay", "adam", "rmsprop"])
+def test_nothing_is_changed_in_place_where_a_commit_may_hold_it(optimizer: str) -> None:
+    assert updates_in_place(optimizer)
+    with fake_world(1, elastic=True):
+        assert not updates_in_place(optimizer)
+
+
+def test_an_update_outside_of_an_optimizer_is_as_ever() -> None:
+    with fake_world(1, elastic=True):
+        weight = tf.Variable([1.0, 2.0])
+        graph = tf.function(lambda: weight.assign_add([1.0, 1.0])).get_concrete_function().graph
+        assert "AssignAddVariableOp" in {one.type for one in graph.get_operations()}
