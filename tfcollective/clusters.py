@@ -60,6 +60,7 @@ def cluster(
     Raises:
         ConfigError: what :func:`tfcollective.run` refuses, and auxiliary tasks.
     """
+    options = api.with_granted_hosts(launcher, options)
     spec = api.function_job(serve_calls, np=np, task_specs=task_specs, **options)
     if spec.auxiliary_tasks:
         raise ConfigError("task_specs: a cluster has no auxiliary tasks: they follow one job; use tfcollective.run")

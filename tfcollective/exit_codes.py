@@ -5,6 +5,17 @@ from __future__ import annotations
 import signal
 from enum import IntEnum
 
+from tfcollective.errors import (
+    CollectiveAbortedError,
+    CollectiveTimeoutError,
+    ConfigError,
+    CoordinatorError,
+    PeerLostError,
+    RendezvousError,
+    TfCollectiveError,
+    UnsupportedError,
+)
+
 # A process that signal n ended counts as one that returned this much more than n, as in a shell.
 SIGNAL_BASE = 128
 
@@ -16,7 +27,25 @@ class ExitCode(IntEnum):
     USAGE = 64  # wrong usage or configuration
     NOT_STARTED = 69  # tasks did not start in time
     INTERNAL = 70
-    LOST = 75  # the coordinator or a host was lost: trying again may help
+    LOST = 75  # the coordinator, a host or another rank was lost: trying again may help
+
+
+# The first row that fits decides.
+_OF_ERRORS: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (
+    (ConfigError, ExitCode.USAGE),
+    (UnsupportedError, ExitCode.USAGE),
+    (RendezvousError, ExitCode.NOT_STARTED),
+    (CoordinatorError, ExitCode.LOST),
+    (PeerLostError, ExitCode.LOST),
+    (CollectiveAbortedError, ExitCode.LOST),
+    (CollectiveTimeoutError, ExitCode.LOST),
+    (TfCollectiveError, ExitCode.INTERNAL),
+)
+
+
+def code_of(error: TfCollectiveError) -> ExitCode:
+    """What one of our programs returns when this error ends it."""
+    return next(code for kind, code in _OF_ERRORS if isinstance(error, kind))
 
 
 def signal_name(number: int) -> str:

@@ -20,7 +20,7 @@ from tfcollective.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from tfcollective.exit_codes import SIGNAL_BASE, signal_name
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective.private_directory import write_private
 
 # Errors that another rank's failure brings about, by class name, as a record must not need TensorFlow to be judged: its
@@ -37,6 +37,8 @@ _PERMANENT_TYPES = (
 )
 #: What an agent notes of a process that it has not started.
 NOT_STARTED = "was not started: its node is to be taken away"
+# A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
+_HOPELESS_CODES = (2, ExitCode.USAGE, 126, 127)
 _MAX_RECORD_BYTES = 1 << 20
 # A character may need 12 bytes of JSON, so both together fit into a record.
 _MAX_TRACEBACK = 1 << 16
@@ -130,6 +132,16 @@ class ExitRecord:
         after it had raised an error was still on its way out. A program that is to leave may raise anything: no process
         takes its place there."""
         return self.failed and self.raised and not self.leaving and (self.signal is None or bool(self.note))
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether its exit code says that the command cannot be run, or is not understood."""
+        return self.exit_code in _HOPELESS_CODES
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it failed by an exit code of its own, and not on its way out."""
+        return bool(self.exit_code) and not self.stopped and not self.leaving
 
     @property
     def blames(self) -> int | None:
@@ -267,7 +279,7 @@ def describe_exception(
         traceback=_shortened(text, _MAX_TRACEBACK),
         time=now,
         consequence=consequence or is_consequence(error),
-        permanent=isinstance(error, _PERMANENT_TYPES),
+        permanent=is_permanent(error),
         blames=_named_peer(error) if blames is None else blames,
     )
 
@@ -293,6 +305,11 @@ def is_consequence(error: BaseException) -> bool:
     if isinstance(error, CollectiveError):
         return error.code in _CONSEQUENCE_CODES
     return any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether the type of an error says that it comes again however often the program is started."""
+    return isinstance(error, _PERMANENT_TYPES)
 
 
 def _named_peer(error: BaseException) -> int | None:

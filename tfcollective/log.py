@@ -16,6 +16,12 @@ def get_logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
+def say(text: str) -> None:
+    """Tells people something that no level hides: a line on stderr."""
+    sys.stderr.write(f"tfcollective: {text}\n")
+    sys.stderr.flush()
+
+
 def configure(level: str) -> None:
     """Sends tfcollective's records of ``level`` and above to stderr.
 

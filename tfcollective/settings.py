@@ -265,6 +265,9 @@ class Settings:
     )
     failure_file: str | None = _row(_PATH, "Where a worker leaves the record of its exception.", identity=True)
     beat_dir: str | None = _row(_PATH, "Where a worker leaves its signs of life for its node's agent.", identity=True)
+    row_source: Endpoint | None = _row(
+        _ENDPOINT, "Where a rank on Spark gets its rows, from the task that holds its agent."
+    )
     log_level: str = _row(
         ("level", _one_of(*LEVELS)),
         "What to log: debug, info, warning or error.",

@@ -33,7 +33,8 @@ class Timing:
             not keep others from being started there.
         first_block: how long nothing is started on a host where ranks of an elastic job are lost before they have
             trained, from the second one in a row on; it doubles with each further one, up to longest_block.
-        coordinator_lost: how long a coordinator may be silent before a rank ends.
+        coordinator_lost: how long a coordinator may be silent before a rank ends, or an agent that waits for its first
+            order.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
         rank_silent: a rank that is silent for so much longer than the operation timeout is killed if its process is
@@ -44,6 +45,8 @@ class Timing:
         submitter_lost: how long that submitter may be silent before the job is ended.
         job_lost: how long a hosted job's coordinator may be silent before the submitter gives it up: what is left of
             the job has ended by itself then.
+        launcher_lost: the same where the platform starts a lost launcher again: it takes some ten minutes to see that a
+            host is gone.
         job_lost_after_signal: the same once the submitter has been asked to end the job.
 
     The end of processes:
@@ -65,6 +68,7 @@ class Timing:
         order: for an order to reach a node and for its answer.
         stuck: how long an operation may stand still after Ctrl-C before its rank ends it.
         own_error: how long a rank that hears of a lost one waits for what its own connection says of it, which is more.
+        cancelled_connect: how long a connect to the other ranks may take to end when it is cancelled.
         leave: for a rank to leave the world; and leave_broken: when the world is broken.
         timeline: how long rank 0, which leaves then, waits for the others' timelines; and timeline_broken: when the
             world is broken.
@@ -96,6 +100,17 @@ class Timing:
             the one that says what has become of a container.
         platform_call: for a call of a platform's.
         application_end: for an application to end after its job, or when it is to be killed.
+        pods_start: how long the ranks of a printed manifest wait for each other, unless the user says otherwise: images
+            are pulled and nodes are added meanwhile.
+        cluster_away: for how long a change is asked for again while a cluster's API server cannot be reached.
+        pods_gone: how much longer than the ranks' grace a cluster may take until no pod is there.
+        slurm_looks: between two looks at a job of SLURM's and its nodes: its controller answers many users; and
+            slurm_says: how long it may take to say why a node has gone, while the job waits.
+        notice: how much longer than the grace a platform leaves a job from its notice to its end, where the job asks
+            for that: a batch script of SLURM, and a pod's grace period.
+        spark_says: how long Spark may take to say that an executor or a worker is lost: it kills a worker within 5 s.
+        spark_abandoned: how long an agent may take to end once its task has closed its stdin, before it is killed; and
+            spark_end: how long all tasks of a job may take to end by themselves, and again once they are cancelled.
 
     A cluster, whose processes stay for several calls:
 
@@ -103,6 +118,12 @@ class Timing:
         cluster_start: how long its processes may take to be ready, beyond the platform's time.
         cluster_call: how long a call may go on when its cluster ends.
         cluster_stop: how long its launcher may take to end when it is stopped, beyond the grace.
+
+    The checks of an installation:
+
+    Attributes:
+        check: for an answer of a driver, a command or a job of two processes; check_name: of a name server; and
+            check_start: of a process that imports TensorFlow, or for a cluster to give one container.
 
     Calls to the coordinator:
 
@@ -117,6 +138,8 @@ class Timing:
         join_margin: the coordinator judges the start timeout; a rank gives up this much later.
         retry: between two tries.
         retry_for: how long to try again what has to succeed.
+        next_start: how long an agent waits for a failed start to end: were it to enrol with that, no orders would come.
+        rejoin: how long an agent waits for its job to be started again: longer than the longest pause before that.
         remind: between two messages to the user about what is waited for.
         idle: a thread that waits for something to send looks so often whether it is needed any longer.
     """
@@ -140,6 +163,7 @@ class Timing:
     submitter_comes: float = 120.0
     submitter_lost: float = 30.0
     job_lost: float = 60.0
+    launcher_lost: float = 900.0
     job_lost_after_signal: float = 20.0
 
     settle: float = 1.5
@@ -159,6 +183,7 @@ class Timing:
     order: float = 5.0
     stuck: float = 1.0
     own_error: float = 0.2
+    cancelled_connect: float = 3.0
     leave: float = 10.0
     leave_broken: float = 0.5
     timeline: float = 5.0
@@ -187,10 +212,23 @@ class Timing:
     container_end: float = 8.0
     platform_call: float = 20.0
     application_end: float = 40.0
+    pods_start: float = 600.0
+    cluster_away: float = 60.0
+    pods_gone: float = 90.0
+    slurm_looks: float = 10.0
+    slurm_says: float = 5.0
+    notice: float = 30.0
+    spark_says: float = 8.0
+    spark_abandoned: float = 10.0
+    spark_end: float = 15.0
 
     cluster_start: float = 300.0
     cluster_call: float = 5.0
     cluster_stop: float = 60.0
+
+    check: float = 60.0
+    check_name: float = 20.0
+    check_start: float = 180.0
 
     connect: float = 5.0
     handshake: float = 600.0
@@ -202,6 +240,8 @@ class Timing:
     join_margin: float = 15.0
     retry: float = 0.5
     retry_for: float = 30.0
+    next_start: float = 2.0
+    rejoin: float = 90.0
     remind: float = 15.0
     idle: float = 5.0
 

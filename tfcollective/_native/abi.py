@@ -127,6 +127,7 @@ class CommunicatorOptions(ctypes.Structure):
         ("log_user", c_void_p),
         ("world_ranks", POINTER(c_int32)),
         ("skip_link_probe", c_int32),
+        ("cancellation", c_void_p),
     )
 
 
@@ -310,6 +311,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_listener_create": (_code, (POINTER(ListenerOptions), _handle_out, _error_out)),
     "tfc_listener_address": (_code, (_handle, c_char_p, c_size_t, _error_out)),
     "tfc_listener_destroy": (None, (_handle,)),
+    "tfc_cancellation_create": (_code, (_handle_out, _error_out)),
+    "tfc_cancellation_request": (None, (_handle, c_char_p)),
+    "tfc_cancellation_release": (None, (_handle,)),
     "tfc_communicator_create": (_code, (_handle, POINTER(CommunicatorOptions), _handle_out, _error_out)),
     "tfc_communicator_abort": (None, (_handle, c_char_p)),
     "tfc_communicator_shutdown": (_code, (_handle, c_double, _error_out)),

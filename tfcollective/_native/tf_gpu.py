@@ -25,7 +25,7 @@ FOLDER = Path(__file__).resolve().parent / "tf_gpu"
 SOURCES = FOLDER / "sources"
 # What all packages of TensorFlow on PyPI are compiled with; wheels of releases hold kernels for those.
 FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "--std=c++17", "-DEIGEN_MAX_ALIGN_BYTES=64")
-_UNIT = Path("tf_gpu", "tf_gpu.cc")
+_UNITS = (Path("tf_gpu", "tf_gpu.cc"), Path("tf_gpu", "old_systems.cc"))
 _COMPILERS = ("g++", "c++")
 _TIMEOUT_S = 900.0
 _REMEDY = (
@@ -65,13 +65,21 @@ def command(
     return [
         compiler,
         # Warnings here are those of TensorFlow's headers.
-        *("-w", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", *tensorflow.flags),
+        *("-w", "-O2", "-s", "-fPIC", "-shared", "-fvisibility=hidden", *tensorflow.flags),
+        # TensorFlow's headers put the names of their files into messages.
+        f"-ffile-prefix-map={tensorflow.path}=tensorflow",
+        f"-ffile-prefix-map={sources}=.",
         *(f"-I{folder}" for folder in folders),
-        str(sources / _UNIT),
+        *(str(sources / unit) for unit in _UNITS),
         *("-o", str(output)),
         *(f"-L{tensorflow.path}", "-l:libtensorflow_framework.so.2"),
         *(f"-L{core.parent}", f"-l:{core.name}", "-Wl,-z,defs", "-Wl,-rpath,$ORIGIN/.."),
     ]
+
+
+def find_compiler(compilers: Sequence[str] = _COMPILERS) -> str | None:
+    """The path of the first of these compilers that there is."""
+    return next((path for path in map(shutil.which, compilers) if path), None)
 
 
 def compile_kernels(
@@ -97,7 +105,7 @@ def compile_kernels(
         ConfigError: there is no compiler, it does not succeed, or the folder cannot be written to; says what can be
             done.
     """
-    compiler = next((path for path in map(shutil.which, compilers) if path), None)
+    compiler = find_compiler(compilers)
     what = f"tfcollective's GPU kernels for TensorFlow {tensorflow.version}"
     if compiler is None:
         raise ConfigError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +12,7 @@ __all__ = ["check_hadoop_main", "main", "run_main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``tfcollective ARGUMENTS``; returns the exit code."""
+    _end_on_sigterm()
     from tfcollective.cli.app import invoke
 
     return invoke("tfcollective", sys.argv[1:] if arguments is None else arguments)
@@ -17,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_main(arguments: Sequence[str] | None = None) -> int:
     """``tfcrun ARGUMENTS``, which is ``tfcollective run ARGUMENTS``; returns the exit code."""
+    _end_on_sigterm()
     from tfcollective.cli.app import invoke
 
     given = sys.argv[1:] if arguments is None else arguments
@@ -32,3 +36,10 @@ def check_hadoop_main(arguments: Sequence[str] | None = None) -> int:
     code = invoke("check_hadoop_env", ["--launcher", "yarn", *given], command="check")
     sys.stdout.write(f"Hadoop setup: {'OK' if code == 0 else 'KO'}\n")
     return code
+
+
+def _end_on_sigterm() -> None:
+    """From here on SIGTERM ends this process, also where it is process 1 of a container, which has no default action:
+    before the imports, and in every wait that does not handle the signal itself."""
+    if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

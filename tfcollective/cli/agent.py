@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tfcollective.errors import ConfigError
+from tfcollective.exit_codes import ExitCode
 from tfcollective.identity.keys import read_key
 from tfcollective.identity.mpi import open_mpi_place
 from tfcollective.settings import Settings, environ_snapshot, variable
@@ -61,7 +62,7 @@ def agent(
         raise ConfigError(
             f"--join needs the job key: --key-file F, as the launcher says, or {variable('key')} in the environment"
         )
-    return serve(
+    code = serve(
         NodeSettings(
             coordinator=str(coordinator),
             key=key.hex(),
@@ -73,6 +74,8 @@ def agent(
         ),
         None if key_file is None else Path(key_file),
     )
+    # mpirun holds a job of which a process has failed for another minute, and no launcher is left to end it.
+    return ExitCode.OK if mpi and code == ExitCode.LOST else code
 
 
 def _endpoint(text: str) -> Endpoint:

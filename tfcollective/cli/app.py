@@ -1,10 +1,9 @@
-"""The commands together, those that other distributions bring by their entry points among them, and the one table from
-errors to exit codes."""
+"""The commands together, those that other distributions bring by their entry points among them."""
 
 from __future__ import annotations
 
+import shlex
 import signal
-import sys
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 
@@ -14,18 +13,13 @@ from tfcollective._version import __version__
 from tfcollective.cli.agent import agent
 from tfcollective.cli.check import check
 from tfcollective.cli.env import env
+from tfcollective.cli.manifest import manifest
 from tfcollective.cli.migrate import migrate
 from tfcollective.cli.run import run
 from tfcollective.cli.status import kill, logs, status
-from tfcollective.errors import (
-    ConfigError,
-    CoordinatorError,
-    LaunchError,
-    RendezvousError,
-    TfCollectiveError,
-    UnsupportedError,
-)
-from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective.errors import LaunchError, TfCollectiveError, UnsupportedError
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, code_of
+from tfcollective.log import say
 
 GROUP = "tfcollective.commands"
 _EXTRAS = {"bench": "Measures all-reduce and training against other libraries."}  # command: its first line of help
@@ -37,6 +31,19 @@ class CommandGroup(click.Group):
     A command of one of our extras is listed also where the extra is not installed; calling it raises UnsupportedError
     with the way to install it.
     """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See :class:`click.Command`. The error for an option of a command that is not named says which that is."""
+        given = tuple(args)  # click takes the words out of the list
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            flag = given[0].partition("=")[0]
+            for name, command in self.commands.items():
+                if any(flag in option.opts for option in command.params):
+                    advice = f"write {ctx.command_path} {name} {shlex.join(given)}"
+                    raise click.UsageError(f"{flag} is an option of `{name}`: {advice}", ctx) from error
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, sorted."""
@@ -74,16 +81,6 @@ def _missing(name: str) -> click.Command:
     return click.Command(name, callback=explain, params=[words], short_help=_EXTRAS[name], context_settings=everything)
 
 
-# The first row that fits decides.
-EXIT_CODES: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (
-    (ConfigError, ExitCode.USAGE),
-    (UnsupportedError, ExitCode.USAGE),
-    (RendezvousError, ExitCode.NOT_STARTED),
-    (CoordinatorError, ExitCode.LOST),
-    (TfCollectiveError, ExitCode.INTERNAL),
-)
-
-
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -98,7 +95,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, logs, kill, check, env, migrate, agent):
+for _command in (run, status, logs, kill, check, env, migrate, manifest, agent):
     app.add_command(_command)
 
 
@@ -113,6 +110,6 @@ def invoke(program: str, arguments: Sequence[str], command: str | None = None) -
     except (click.Abort, KeyboardInterrupt):
         return SIGNAL_BASE + signal.SIGINT
     except TfCollectiveError as error:
-        sys.stderr.write(f"tfcollective: {error}\n")
-        return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+        say(str(error))
+        return code_of(error)
     return result if isinstance(result, int) else 0

@@ -1,32 +1,48 @@
-"""``tfcollective check``: whether this installation works, and how to mend it if it does not."""
+"""``tfcollective check``: whether this installation works on this host, and how to mend it if it does not."""
 
 from __future__ import annotations
 
 import platform
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from copy import copy
+from dataclasses import replace
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import click
 
-from tfcollective._version import __version__
-from tfcollective.cli.yarn_options import package_index_option, packing
+from tfcollective._version import TENSORFLOWS, __version__
+from tfcollective.cli.check_report import REPORT_NAME, lines_of, write_report
+from tfcollective.cli.groups import GroupedOption
+from tfcollective.cli.host_checks import host_findings
+from tfcollective.cli.platforms import PLATFORMS, cluster_options, refuse_options_of_others
 from tfcollective.clock import on_thread
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.launcher import CheckedLauncher, Finding, find_launcher
 from tfcollective.processes import answer_of
-from tfcollective.settings import Settings
+from tfcollective.settings import Settings, environ_snapshot
+from tfcollective.timing import TIMING
 
-_PACKAGES = ("numpy", "tensorflow", "tensorflow-cpu", "keras", "aiohttp", "cryptography")
-_TIMEOUT_S = 60.0
-_OPS_TIMEOUT_S = 180.0
+_TENSORFLOW = "TensorFlow"
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
+_KERASES = ("keras", "keras-nightly")
+_PACKAGES = ("numpy", *_TENSORFLOWS, *_KERASES, "aiohttp", "cryptography")
 _RANKS = 2
 _LOOPBACK_LENGTH = 1000
 # TensorFlow runs in a process of its own: it is slow to import, and a library that does not fit it may crash.
 _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce([1.0, 2.0]).numpy().tolist())"
+
+
+def _hidden(one: GroupedOption) -> GroupedOption:
+    """The same option, which the help of `tfcollective run` explains."""
+    other = copy(one)
+    other.hidden = True
+    return other
 
 
 @click.command(
@@ -34,35 +50,46 @@ _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce
     epilog="""\b
 Examples:
   tfcollective check
+  tfcollective check --report
+  tfcollective check --launcher kubernetes --image registry.example/train:1.0
   tfcollective check --launcher yarn --remote-python /shared/env/bin/python""",
-    params=[package_index_option("YARN: ")],
+    params=[_hidden(one) for one in cluster_options()],
 )
-@click.option("--launcher", metavar="NAME", help="Check a platform as well: yarn.")
-@click.option("--queue", metavar="NAME", help="YARN: queue to submit to. [default]")
-@click.option("--archive", metavar="F", help="YARN: packed environment to send. [packs this one]")
-@click.option("--remote-python", metavar="PATH", help="YARN: interpreter on the nodes, not a packed one.")
-def check(
-    launcher: str | None,
-    queue: str | None,
-    archive: str | None,
-    remote_python: str | None,
-    package_index: tuple[str, ...],
-) -> int:
-    """Checks versions, the native library, GPUs, the TensorFlow ops and an all-reduce between two processes.
+@click.option(
+    "--report",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=REPORT_NAME,
+    help=f"Write a text to attach to a bug report, without secrets, to FILE. [{REPORT_NAME}]",
+)
+@click.option(
+    "--launcher",
+    metavar="NAME",
+    help=f"Check a platform, with its options as for `tfcollective run`: {', '.join(PLATFORMS)}.",
+)
+@click.option("--remote-python", metavar="PATH", help="Interpreter on the platform's nodes.")
+def check(report: str | None, launcher: str | None, **options: Any) -> int:
+    """Checks versions, this host, the native library, GPUs, the TensorFlow ops and an all-reduce of two processes.
 
-    With --launcher yarn, it checks versions, the native library and that platform: its configuration, commands,
-    ResourceManager, queue and HDFS, packing, and an application with one container.
+    A line that begins with "note" is no failure: something works, but slower or not everywhere.
+
+    With --launcher, it checks versions, the native library and that platform, as a job with these options would need
+    it.
     """
-    platform = {"queue": queue, "archive": archive, "python": remote_python, "pack": packing(package_index)}
-    if launcher is None and any(platform.values()):
-        raise ConfigError(
-            "--queue, --archive, --remote-python and --package-index need a platform: name it with --launcher yarn"
-        )
-    return _show(_findings() if launcher is None else _platform_findings(launcher, platform))
+    refuse_options_of_others(launcher, options)
+    if launcher is None and options["remote_python"] is not None:
+        raise ConfigError("--remote-python needs --launcher")
+    findings: list[Finding] = []
+    failed = _show(findings, _findings() if launcher is None else _platform_findings(launcher, options))
+    if report is not None:
+        write_report(Path(report), findings, environ_snapshot())
+        click.echo(f"       the report is in {report}: read it before you pass it on")
+    return failed
 
 
-def _platform_findings(name: str, platform: Mapping[str, Any]) -> Iterator[Finding]:
+def _platform_findings(name: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     launcher = find_launcher(name)
+    platform = PLATFORMS[name].settings(options) if name in PLATFORMS else {}
     if not isinstance(launcher, CheckedLauncher):
         raise ConfigError(f"--launcher {name}: this launcher has no check; leave out --launcher")
     yield _versions()
@@ -70,20 +97,24 @@ def _platform_findings(name: str, platform: Mapping[str, Any]) -> Iterator[Findi
     yield from launcher.check(platform)
 
 
-def _show(findings: Iterator[Finding]) -> int:
-    failed = False
+def _show(shown: list[Finding], findings: Iterator[Finding]) -> int:
+    """Prints each finding when it is there and adds it to ``shown``; the exit code."""
     for finding in findings:
-        click.echo(f"{'ok    ' if finding.ok else 'FAILED'} {finding.name}: {finding.detail}")
-        if not finding.ok:
-            failed = True
-            click.echo(f"       to mend it: {finding.remedy}")
-    return 1 if failed else 0
+        for line in lines_of(finding):
+            click.echo(line)
+        shown.append(finding)
+    return 0 if all(finding.ok for finding in shown) else 1
 
 
 def _findings() -> Iterator[Finding]:
-    steps: tuple[Callable[[], Finding], ...] = (_versions, _native_library, _gpus, _tensorflow_ops, _loopback)
-    for step in steps:
-        yield step()
+    yield _versions()
+    yield from host_findings()
+    yield _native_library()
+    yield _gpus()
+    yield _tensorflow_version()
+    yield _gpu_kernels()
+    yield _tensorflow_ops()
+    yield _loopback()
 
 
 def _versions() -> Finding:
@@ -98,11 +129,16 @@ def _versions() -> Finding:
 def _native_library() -> Finding:
     from tfcollective import _native
 
+    finding = Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), "")
+    if finding.ok:
+        return finding
     remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
-    return Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), remedy)
+    if "GLIBC_" in finding.detail:
+        remedy = "this system is older than the one that the wheel is for: build it here, with pip install ."
+    return replace(finding, remedy=remedy)
 
 
-def _gpus(timeout: float = _TIMEOUT_S) -> Finding:
+def _gpus(timeout: float = TIMING.check) -> Finding:
     """In a thread that is left behind where the driver or NCCL does not answer: their calls have no deadline."""
     with suppress(FutureTimeoutError):
         return on_thread(_find_gpus, "tfcollective-gpus").result(timeout)
@@ -145,13 +181,63 @@ def _gpu_text(info: Any) -> str:
     return f"GPU {info.ordinal}: {info.name.decode()} ({info.bus_id.decode()}, {capability}, {peers})"
 
 
+def _tensorflow_version() -> Finding:
+    """What pip lets stand side by side, and what TensorFlow does not: it says so late, or not at all."""
+    packages = {package: version for package in _TENSORFLOWS if (version := _version(package))}
+    package, tensorflow = next(iter(packages.items()), ("", None))
+    keras = next(filter(None, map(_version, _KERASES)), None)
+    if tensorflow is None:
+        return Finding(_TENSORFLOW, True, "not installed: only tfcollective.Communicator can be used")
+    detail = ", ".join(f"{package} {version}" for package, version in packages.items()) + f", keras {keras}"
+    if len(set(packages.values())) > 1:
+        remedy = f"both install the folder tensorflow: pip uninstall {' '.join(packages)}, then install one of them"
+        return Finding(_TENSORFLOW, False, f"{detail}: two versions over each other", remedy)
+    if _numbers(tensorflow) < (2, 15):
+        return Finding(_TENSORFLOW, False, detail, "install TensorFlow 2.15.1 or newer")
+    has_keras_3 = _numbers(tensorflow) >= (2, 16)
+    if keras is None or (_numbers(keras) >= (3,)) != has_keras_3:
+        wanted = "'keras>=3'" if has_keras_3 else "'keras<3'"
+        return Finding(_TENSORFLOW, False, f"{detail}: they do not fit", f"pip install {wanted}")
+    if _numbers(tensorflow) > _numbers(TENSORFLOWS[-1]):
+        major, minor = _numbers(TENSORFLOWS[-1])
+        return Finding.note(
+            _TENSORFLOW,
+            f"{detail}: newer than {TENSORFLOWS[-1]}, the newest that tfcollective {__version__} was tested with",
+            "if the ops below or your program fail with it, install a version that was tested: "
+            f"pip install '{package.replace('tf-nightly', 'tensorflow')}<{major}.{minor + 1}'",
+        )
+    return Finding(_TENSORFLOW, True, detail)
+
+
+def _gpu_kernels() -> Finding:
+    """A wheel holds those of some versions of TensorFlow; for another one they are compiled when first needed."""
+    from tfcollective._native import tf_gpu
+
+    name = "GPU kernels"
+    tensorflow = _version("tensorflow")
+    if tensorflow is None:
+        return Finding(name, True, "not needed without a TensorFlow for GPUs")
+    if tf_gpu.prebuilt(tensorflow).exists():
+        return Finding(name, True, f"those for TensorFlow {tensorflow} are in this installation")
+    compiler = tf_gpu.find_compiler()
+    detail = f"none for TensorFlow {tensorflow} in this installation"
+    if compiler is None:
+        return Finding.note(name, f"{detail}, and no compiler; only GPUs need them", "install g++ 9 or newer")
+    return Finding(name, True, f"{detail}: {compiler} compiles them when a GPU needs them")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+
+
 def _tensorflow_ops() -> Finding:
     name = "TensorFlow ops"
-    if _version("tensorflow") is None and _version("tensorflow-cpu") is None:
-        return Finding(name, True, "TensorFlow is not installed: only tfcollective.Communicator can be used")
-    done = answer_of([sys.executable, "-c", _OPS_PROGRAM], _OPS_TIMEOUT_S)
+    if not any(map(_version, _TENSORFLOWS)):
+        return Finding(name, True, "not needed without TensorFlow")
+    done = answer_of([sys.executable, "-c", _OPS_PROGRAM], TIMING.check_start)
     if done is None:
-        return Finding(name, False, f"no answer within {_OPS_TIMEOUT_S:g} s", "see whether TensorFlow itself imports")
+        detail = f"no answer within {TIMING.check_start:g} s"
+        return Finding(name, False, detail, "see whether TensorFlow itself imports")
     if done.returncode == 0:
         return Finding(name, True, "load and run")
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -165,7 +251,7 @@ def _loopback() -> Finding:
 
     name = f"all-reduce between {_RANKS} processes"
     try:
-        sums = run(loopback, np=_RANKS, start_timeout=_TIMEOUT_S, op_timeout=_TIMEOUT_S)
+        sums = run(loopback, np=_RANKS, start_timeout=TIMING.check, op_timeout=TIMING.check)
     except TfCollectiveError as error:
         remedy = "see the report above; a firewall on the loopback interface is the usual cause"
         return Finding(name, False, str(error), remedy)

@@ -53,6 +53,21 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
     return tuple(command)
 
 
+def command_in_image(command: Sequence[str], module: str | None) -> tuple[str, ...]:
+    """The command as it is typed, for an environment that cannot be looked at from here; ConfigError when there is
+    none."""
+    if module is not None:
+        return ("python", "-m", module, *command)
+    if not command:
+        raise ConfigError("the command to run in the image is missing; for example: -- python train.py")
+    return ("python", *command) if command[0].endswith(".py") else tuple(command)
+
+
+def with_own_python(command: Sequence[str]) -> tuple[str, ...]:
+    """The same command, in which ``python`` is this interpreter: agents replace that by the one that runs them."""
+    return (sys.executable, *command[1:]) if command[0] in _PYTHONS else tuple(command)
+
+
 def _check_script(arguments: Sequence[str]) -> None:
     """The script of a Python command line has to exist; options before it (``-c``, ``-m``, ...) end the check."""
     if arguments and not arguments[0].startswith("-") and not Path(arguments[0]).exists():

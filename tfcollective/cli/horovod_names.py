@@ -25,7 +25,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "mpi_threads_supported": ("same", "False"),
         "mpi_enabled": ("same", "True with the engine mpi"),
         "mpi_built": ("same", "True with the engine mpi"),
-        "gloo_enabled": ("same", "True with the engine horovod; else ranks talk over transports of our own"),
+        "gloo_enabled": ("same", "True with the engine horovod; otherwise False, as ranks do not use Gloo"),
         "gloo_built": ("same", "True with the engine horovod"),
         "nccl_built": ("same", "0"),
         "ddl_built": ("same", "False"),

@@ -11,6 +11,9 @@ from typing import Any
 
 from tfcollective.cli.cluster_options import SHARED
 from tfcollective.cli.groups import GroupedOption, group
+from tfcollective.cli.kubernetes_options import KUBERNETES_OPTIONS, kubernetes_platform
+from tfcollective.cli.slurm_options import SLURM_OPTIONS, slurm_platform
+from tfcollective.cli.spark_options import SPARK_OPTIONS, spark_platform
 from tfcollective.cli.yarn_options import YARN_OPTIONS, yarn_platform
 from tfcollective.errors import ConfigError
 
@@ -23,14 +26,24 @@ class Platform:
         title: the heading of its options in the help.
         options: all that it takes: its own, and some of ``cluster_options``.
         settings: what they mean, as :attr:`JobSpec.platform`.
+        else_ranks: how a job can do without a given number of ranks, as the end of the error that asks for it.
     """
 
     title: str
     options: tuple[GroupedOption, ...]
     settings: Callable[[Mapping[str, Any]], dict[str, Any]]
+    else_ranks: str = ""
 
 
-PLATFORMS: Mapping[str, Platform] = {"yarn": Platform("YARN", YARN_OPTIONS, yarn_platform)}
+_IN_ALLOCATION = ", or run this in an allocation of salloc or sbatch, whose tasks are then the ranks"
+PLATFORMS: Mapping[str, Platform] = {
+    "kubernetes": Platform("Kubernetes", KUBERNETES_OPTIONS, kubernetes_platform),
+    "slurm": Platform("SLURM", SLURM_OPTIONS, slurm_platform, _IN_ALLOCATION),
+    "spark": Platform("Spark", SPARK_OPTIONS, spark_platform),
+    "yarn": Platform("YARN", YARN_OPTIONS, yarn_platform),
+}
+#: Those whose ranks run what is in an image, which cannot be looked at from here.
+RUNS_IMAGES = frozenset({"kubernetes"})
 
 
 def cluster_options() -> tuple[GroupedOption, ...]:
@@ -45,5 +58,6 @@ def refuse_options_of_others(launcher: str | None, options: Mapping[str, Any]) -
     takes = chosen.options if chosen is not None else ()
     for one in cluster_options():
         if one not in takes and options[str(one.name)] not in (None, (), False):
-            others = [name for name, platform in PLATFORMS.items() if one in platform.options]
-            raise ConfigError(f"{one.opts[0]} needs --launcher {' or '.join(others)}")
+            *others, last = (name for name, platform in PLATFORMS.items() if one in platform.options)
+            others = [", ".join(others), last] if others else [last]
+            raise ConfigError(f"{' or '.join(one.opts)} needs --launcher {' or '.join(others)}")

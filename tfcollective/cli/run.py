@@ -14,22 +14,23 @@ import click
 
 from tfcollective import log
 from tfcollective._version import __version__
-from tfcollective.cli.command import check_engine, resolve_command
+from tfcollective.cli.command import check_engine, command_in_image, resolve_command, with_own_python
 from tfcollective.cli.groups import GroupedCommand
+from tfcollective.cli.platforms import RUNS_IMAGES
 from tfcollective.cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.launcher import find_launcher, known_launchers
 from tfcollective.launch.outcome.report import exit_code, render, warning
 from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.planner import describe
 from tfcollective.settings import Settings
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_NEEDS = {"mpi": "mpi4py", "yarn": "skein"}  # modules of extras, without which a launcher starts nothing
+# Modules of extras, without which a launcher starts nothing.
+_NEEDS = {"kubernetes": "kubernetes", "mpi": "mpi4py", "spark": "pyspark", "yarn": "skein"}
 
 
-class _RunCommand(GroupedCommand):
+class RunCommand(GroupedCommand):
     """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -54,7 +55,7 @@ def _end_options_after_module(args: list[str], with_value: set[str]) -> list[str
 
 
 @click.command(
-    cls=_RunCommand,
+    cls=RunCommand,
     params=[*RUN_OPTIONS, *IGNORED_OPTIONS, *REFUSED_OPTIONS],
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     epilog="""\b
@@ -64,6 +65,7 @@ Examples:
   tfcollective run -np 2 -m mypackage.train
   tfcollective run --task-spec chief --task-spec worker:instances=2 python train.py
   tfcollective run -np 8 -H host1:4,host2:4 python train.py
+  tfcollective run --launcher slurm -np 8 --nodes 2 --gres gpu:4 python train.py
   tfcollective run -np 2 --print-plan python train.py
 
 \b
@@ -83,13 +85,13 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     if options["check_build"]:
         click.echo(describe_build(), nl=False)
         return ExitCode.OK
-    name, spec = job_spec(options, resolve_command(command, options["module"]))
+    name, spec = job_spec(options, _resolved(options["launcher"], command, options["module"]))
     check_engine(spec.engine, spec.command)
     log.configure(spec.log_level)
     warn_of_ignored(context)
     launcher = find_launcher(name)
     if options["print_plan"]:
-        click.echo(describe(launcher.plan(spec)), nl=False)
+        click.echo(launcher.preview(spec), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
@@ -97,8 +99,15 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     # Scripts written for Horovod need not call tfcollective.
     for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
         if text:
-            sys.stderr.write(f"tfcollective: {text}\n")
+            log.say(text)
     return exit_code(outcome)
+
+
+def _resolved(launcher: str | None, command: Sequence[str], module: str | None) -> tuple[str, ...]:
+    """The command of the ranks, checked as far as what they find where they run can be seen from here."""
+    if launcher in RUNS_IMAGES:
+        return with_own_python(command_in_image(command, module))
+    return resolve_command(command, module)
 
 
 @contextlib.contextmanager

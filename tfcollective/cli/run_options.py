@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +12,9 @@ from tfcollective.cli.config_file import read_config, read_text
 from tfcollective.cli.groups import GroupedOption, group, option
 from tfcollective.cli.platforms import PLATFORMS, cluster_options, refuse_options_of_others
 from tfcollective.cli.task_spec import parse_task_specs
+from tfcollective.cli.values import absolute, assignments, listed, words
 from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective.launch.launcher import find_launcher
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
 from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, first_size, from_settings, usable_hosts
@@ -23,6 +23,7 @@ from tfcollective.machine.network import is_own_host
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
 from tfcollective.task_specs import TaskSpec, trainers_of
 from tfcollective.tasks import PS_POLICIES, TaskKey, workers
+from tfcollective.timing import TIMING
 
 # Options of horovodrun that scripts may contain and that have nothing to set here: flags, and those with a value.
 _IGNORED_FLAGS = (
@@ -30,7 +31,7 @@ _IGNORED_FLAGS = (
     *("--hierarchical-allgather/--no-hierarchical-allgather", "--torus-allreduce/--no-torus-allreduce"),
     *("--autotune/--no-autotune", "--timeline-mark-cycles/--no-timeline-mark-cycles"),
     *("--mpi-threads-disable/--no-mpi-threads-disable", "--log-with-timestamp/--log-without-timestamp"),
-    "--log-hide-timestamp/--no-log-hide-timestamp",
+    *("--log-hide-timestamp/--no-log-hide-timestamp", "--tcp"),
 )
 _IGNORED_VALUES = (
     *("--cycle-time-ms", "--cache-capacity", "--num-nccl-streams", "--thread-affinity"),
@@ -161,12 +162,12 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             type=click.IntRange(min=0),
             default=0,
             metavar="N",
-            help="Start all ranks again when one fails, at most N times. [0]",
+            help="Start all ranks again when one fails, at most N times. [0; 3 for `manifest`]",
         ),
         option(
             "--start-timeout",
             **_SECONDS,
-            help=f"Limit for all ranks to start. [{Settings.start_timeout:g}]",
+            help=f"Limit for all ranks to start. [{Settings.start_timeout:g}; {TIMING.pods_start:g} for `manifest`]",
         ),
         option(
             "--op-timeout",
@@ -308,7 +309,9 @@ def choose_launcher(options: Mapping[str, Any], hosts: Sequence[Host], engine: s
     refuse_options_of_others(asked, options)
     _refuse_options_of_agents(options)
     if engine == "mpi" or asked == "mpi":
-        if asked not in (None, "mpi") or engine != "mpi" or options["wait_for_agents"] is not None:
+        if engine != "mpi":
+            raise ConfigError("--launcher mpi needs --engine mpi, which starts the ranks with mpirun by itself")
+        if asked not in (None, "mpi") or options["wait_for_agents"] is not None:
             raise ConfigError("--engine mpi starts the ranks with mpirun: leave out --launcher and --wait-for-agents")
         return "mpi"
     if options["mpi_args"] is not None:
@@ -346,8 +349,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
     engine = _engine(options, settings)
     launcher = choose_launcher(options, hosts, engine)
     specs = _specs(options, options["ps_policy"] or settings.ps_policy)
-    blacklist, discovery = _split(options["blacklist"]), _words_of(options, "host_discovery_script")
-    hosts = usable_hosts(hosts, blacklist)
+    blacklist, discovery = listed(options["blacklist"]), words(options, "host_discovery_script")
+    hosts = usable_hosts(hosts or find_launcher(launcher).granted_hosts(), blacklist)
     tasks, min_proc = _world(options, hosts, specs, discovery)
     spec = JobSpec(
         command=command,
@@ -363,23 +366,23 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         cooldown_range=options["blacklist_cooldown_range"],
         blacklist=blacklist,
         warm_spares=not options["no_warm_spares"],
-        preemption_file=_absolute(options["preemption_file"]),
-        preemption_command=_words("--preemption-command", options["preemption_command"] or ""),
+        preemption_file=absolute(options["preemption_file"]),
+        preemption_command=words(options, "preemption_command"),
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),
-            **_parse_env(options["env"]),
+            **assignments(options, "env"),
         },
-        timeline=_absolute(options["timeline"] or settings.timeline),
+        timeline=absolute(options["timeline"] or settings.timeline),
         emit_tf_config=options["emit_tf_config"],
         horovod_compat=options["horovod_compat"],
-        log_dir=_absolute(options["log_dir"]),
+        log_dir=absolute(options["log_dir"]),
         prefix=not options["no_prefix"],
         timestamps=options["prefix_output_with_timestamp"],
-        cwd=_absolute(options["cwd"]),
+        cwd=absolute(options["cwd"]),
         hosts=() if launcher == "local" else tuple(hosts),
-        network_interfaces=_split(options["network_interface"]),
-        pass_env=_split(options["pass_env"]),
+        network_interfaces=listed(options["network_interface"]),
+        pass_env=listed(options["pass_env"]),
         platform=_platform(launcher, options),
         **{**from_settings(settings), **_given(options), "engine": engine},
     )
@@ -432,54 +435,24 @@ def _world(
         tasks=len(tasks),
     )
     if num_proc is None:
-        raise ConfigError(
-            "the number of ranks is missing: give -np N, --task-spec ROLE:instances=N, or hosts with slots: -H host1:4"
-        )
+        chosen = PLATFORMS.get(options["launcher"] or "")
+        more = ", or hosts with slots: -H host1:4" if chosen is None else chosen.else_ranks
+        raise ConfigError(f"the number of ranks is missing: give -np N or --task-spec ROLE:instances=N{more}")
     return tasks or workers(num_proc), min_proc
-
-
-def _words_of(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return _words(f"--{name.replace('_', '-')}", options[name] or "")
 
 
 def _platform(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if launcher == "agents":
-        key_file = _absolute(options["key_file"])
+        key_file = absolute(options["key_file"])
         return {"agents": options["wait_for_agents"], "port": options["port"], "key_file": key_file}
     if launcher in PLATFORMS:
         return PLATFORMS[launcher].settings(options)
     if launcher not in ("ssh", "mpi"):
         return {}
     return {
-        **({"args": _words("--mpi-args", options["mpi_args"] or "")} if launcher == "mpi" else {}),
+        **({"args": words(options, "mpi_args")} if launcher == "mpi" else {}),
         "port": options["ssh_port"],
         "identity_file": options["ssh_identity_file"],
-        "options": _words("--ssh-options", options["ssh_options"]),
+        "options": words(options, "ssh_options"),
         "python": options["remote_python"] or sys.executable,
     }
-
-
-def _words(option: str, text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise ConfigError(f"{option} {text!r}: {error}") from error
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).absolute())
-
-
-def _split(texts: Sequence[str]) -> tuple[str, ...]:
-    """An option that may be repeated may also hold several values, separated by commas."""
-    return tuple(one for text in texts for one in text.split(",") if one)
-
-
-def _parse_env(assignments: Sequence[str]) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not name or not equals:
-            raise ConfigError(f"--env: expected NAME=VALUE, got {assignment!r}")
-        env[name] = value
-    return env

@@ -26,7 +26,9 @@ _UNLIMITED = 1 << 16
 Examples:
   tfcollective status
   tfcollective status --json | python -m json.tool
-  tfcollective status application_1763000000000_0042""",
+  tfcollective status application_1763000000000_0042
+  tfcollective status 4711
+  tfcollective status default/train""",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables: a list with one object per job.")
 @click.argument("job", required=False)
@@ -34,8 +36,8 @@ def status(as_json: bool, job: str | None) -> int:
     """Shows your running jobs on this machine.
 
     For every rank it shows state, number of operations and last heartbeat; further the evaluator's figures and
-    TensorBoard's address, and of an elastic job how its world has changed. With JOB, the id of an application on YARN,
-    it shows that application only."""
+    TensorBoard's address, and of an elastic job how its world has changed. With JOB, the id of an application on
+    YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes, it shows that one only."""
     if job is not None:
         return _show_one(find_manager(job).describe(job), as_json)
     directory = Settings.load().jobs_directory()
@@ -151,31 +153,36 @@ def _row(task: Mapping[str, object]) -> tuple[str, ...]:
 
 
 @click.command(
-    short_help="Prints the output of a job on YARN.",
+    short_help="Prints the output of a job on a cluster.",
     epilog="""\b
 Examples:
-  tfcollective logs application_1763000000000_0042""",
+  tfcollective logs application_1763000000000_0042
+  tfcollective logs 4711
+  tfcollective logs default/train""",
 )
 @click.argument("job")
 def logs(job: str) -> int:
     """Prints the output of all processes of JOB, while it runs and after it has ended.
 
-    JOB is the id of an application on YARN.
+    JOB is the id of an application on YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes.
     """
     return find_manager(job).show_logs(job)
 
 
 @click.command(
-    short_help="Ends a job on YARN.",
+    short_help="Ends a job on a cluster.",
     epilog="""\b
 Examples:
-  tfcollective kill application_1763000000000_0042""",
+  tfcollective kill application_1763000000000_0042
+  tfcollective kill 4711
+  tfcollective kill default/train""",
 )
 @click.argument("job")
 def kill(job: str) -> int:
     """Ends JOB, from whichever machine it was submitted, and returns when it has ended.
 
-    JOB is the id of an application on YARN. To end a job on this machine, press Ctrl-C in its launcher.
+    JOB is the id of an application on YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes. To
+    end a job on this machine, press Ctrl-C in its launcher.
     """
     find_manager(job).kill(job)
     return 0

@@ -7,6 +7,7 @@
 """
 
 from tfcollective.communicator.api import Communicator
+from tfcollective.communicator.cancellation import Cancellation
 from tfcollective.communicator.listener import Listener
 from tfcollective.communicator.native import NativeCommunicator
 from tfcollective.communicator.values import (
@@ -22,6 +23,7 @@ from tfcollective.communicator.values import (
 
 __all__ = [
     "Average",
+    "Cancellation",
     "Communicator",
     "CommunicatorInfo",
     "CommunicatorOptions",

@@ -16,6 +16,7 @@ from tfcollective._native.calls import PreparedCalls
 from tfcollective._native.device_buffers import is_device
 from tfcollective._native.library import log_callback
 from tfcollective.communicator.api import Communicator
+from tfcollective.communicator.cancellation import Cancellation
 from tfcollective.communicator.listener import Listener
 from tfcollective.communicator.values import (
     Average,
@@ -75,6 +76,7 @@ class NativeCommunicator(Communicator):
         library: Library | None = None,
         log: Callable[[int, str], None] | None = None,
         world_ranks: Sequence[int] | None = None,
+        cancellation: Cancellation | None = None,
     ) -> NativeCommunicator:
         """Connects to the peers; returns when all of them are there.
 
@@ -86,9 +88,12 @@ class NativeCommunicator(Communicator):
             generation: number of the rendezvous round; all ranks must have the same.
             log: takes (level of :mod:`logging`, message) of the native library.
             world_ranks: of a process set: its ranks as ranks of the world, which errors then name.
+            cancellation: by which another thread can end the call; of this call alone.
 
         Raises:
             CollectiveTimeoutError: names the ranks that did not connect in time.
+            CollectiveCancelledError: by ``cancellation``.
+            CollectiveAbortedError: another rank has given up; says why.
             ProtocolError: another key, version or generation.
         """
         options = options or CommunicatorOptions()
@@ -115,6 +120,7 @@ class NativeCommunicator(Communicator):
             log=callback,
             world_ranks=None if world_ranks is None else (ctypes.c_int32 * len(world_ranks))(*world_ranks),
             skip_link_probe=not options.link_probe,
+            cancellation=None if cancellation is None else cancellation._handle,
         )
         handle = ctypes.c_void_p()
         taken = listener._release() if listener is not None else None

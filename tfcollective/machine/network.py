@@ -70,10 +70,19 @@ def interface_addresses() -> dict[str, tuple[str, ...]]:
 
 def own_address(wanted: Sequence[str]) -> str:
     """Where others reach this machine, as far as it knows: on an interface that is ``wanted``, else where the default
-    route leads out, else on loopback. Raises ConfigError when no interface is the wanted one."""
+    route leads out, else, in a network without one, on the first interface that is no loopback, else on loopback.
+    Raises ConfigError when no interface is the wanted one."""
     if wanted:
         return choose_address(interface_addresses(), wanted)
-    return next((address for place in _ANYWHERE if (address := route_address(place))), "127.0.0.1")
+    routed = next((address for place in _ANYWHERE if (address := route_address(place))), None)
+    return routed or _first_outside(interface_addresses()) or "127.0.0.1"
+
+
+def _first_outside(interfaces: Mapping[str, Sequence[str]]) -> str | None:
+    """An address that is no loopback's nor of one link only; IPv4 first, as where a route decides."""
+    found = [ipaddress.ip_address(address) for addresses in interfaces.values() for address in addresses]
+    outside = [one for one in found if not (one.is_loopback or one.is_link_local)]
+    return next((str(one) for one in sorted(outside, key=lambda one: one.version)), None)
 
 
 def with_interface(

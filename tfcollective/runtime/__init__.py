@@ -17,10 +17,12 @@ from tfcollective import log
 from tfcollective.communicator import Communicator
 from tfcollective.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError, UnsupportedError
 from tfcollective.runtime.change_times import ChangeTimes
+from tfcollective.runtime.crash import noted_if_permanent
+from tfcollective.runtime.ends import ExitCodeHook, end_on_sigterm
 from tfcollective.runtime.engine import TensorFlowOps, choose_engine
 from tfcollective.runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective.runtime.session import Session
-from tfcollective.settings import ENGINES, Settings
+from tfcollective.settings import ENGINES, Settings, environ_snapshot, variable
 from tfcollective.tasks import TaskKey
 from tfcollective.topology import Placement
 
@@ -74,10 +76,12 @@ _LOG = log.get_logger(__name__)
 _lock = threading.RLock()
 _session: Session | None = None
 _hooked = False
+_ends_alone = False
 _shutdown_callbacks: list[Callable[[], None]] = []
 _new_world_callbacks: list[Callable[[], None]] = []
 
 
+@noted_if_permanent()
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, engine: str | None = None) -> None:
     """Joins the world that the launcher has prepared.
 
@@ -86,6 +90,10 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
 
     Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins anew. With one
     rank nothing is started and no socket is opened.
+
+    Without a launcher, an error that the program does not catch ends the process with exit code 64 (configuration), 69
+    (ranks were missing) or 75 (a rank or the coordinator was lost), and SIGTERM ends process 1 of a container with 143,
+    unless the program handles it.
 
     Args:
         comm: not supported; there so that Horovod's call is understood.
@@ -111,6 +119,7 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
     with _lock:
         if _session is not None and _session.pid == os.getpid():
             return
+        _end_alone()
         loaded = _with_engine(Settings.load(), engine)
         if loaded.log_level != "warning":
             log.configure(loaded.log_level)
@@ -124,6 +133,16 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         except BaseException:
             shutdown()
             raise
+
+
+def _end_alone() -> None:
+    """Once a process, where none of our launchers watches it: its exit code says what has ended it."""
+    global _ends_alone
+    if _ends_alone or variable("task") in environ_snapshot():
+        return
+    _ends_alone = True
+    ExitCodeHook(lambda: None if _session is None else _session.ended_by_peer()).install()
+    end_on_sigterm()
 
 
 def _with_engine(loaded: Settings, engine: str | None) -> Settings:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 
 from tfcollective.errors import CollectiveError
-from tfcollective.failures import is_consequence, message_of, write_exception
+from tfcollective.failures import is_consequence, is_permanent, message_of, write_exception
 from tfcollective.log import get_logger
+from tfcollective.settings import environ_snapshot, variable
 
 _LOG = get_logger(__name__)
 _MAX_CAUSE = 500
@@ -36,6 +39,44 @@ def came_through_collective(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
+
+
+@contextmanager
+def noted_if_permanent() -> Iterator[None]:
+    """While a process joins its job, when the hook is not there yet: an error that comes again however often the
+    process is started leaves its record, as it does later. Any other one may be one of this start only.
+
+    The record goes when the process joins after all: the program has caught the error and tried in another way. What
+    ends the process later must not be taken for it.
+    """
+    environ = environ_snapshot()
+    launched = environ.get(variable("identity"), "auto") in ("auto", "launcher")
+    path = environ.get(variable("failure_file")) if launched else None
+    try:
+        yield
+    except Exception as error:
+        if is_permanent(error):
+            _leave_record(path, error)
+        raise
+    if path is not None:
+        with suppress(OSError):
+            Path(path).unlink(missing_ok=True)
+
+
+def _leave_record(path: str | None, error: BaseException, ended_by: CollectiveError | None = None) -> None:
+    """Writes the record of ``error``, which ``ended_by`` has brought about if there is one, to the file ``path``."""
+    if path is None:
+        return
+    try:
+        write_exception(
+            path,
+            error,
+            now=time.time(),
+            consequence=ended_by is not None,
+            blames=None if ended_by is None else ended_by.peer,
+        )
+    except OSError as problem:
+        _LOG.warning("cannot leave the failure record in %s: %s", path, problem)
 
 
 class CrashHook:
@@ -78,24 +119,10 @@ class CrashHook:
             try:
                 # TensorFlow's errors do not name the rank that was lost: the first failure of the communicator does.
                 ended_by = self._ended_by_peer() if came_through_collective(error) else None
-                self._record(error, ended_by)
+                _leave_record(self._failure_file, error, ended_by)
             finally:
                 self._abort(describe_cause(error))
             if isinstance(error, Exception) and not is_consequence(error) and ended_by is None:
                 self._report(describe_cause(error))
         if self._previous is not None:
             self._previous(kind, error, trace)
-
-    def _record(self, error: BaseException, ended_by: CollectiveError | None) -> None:
-        if self._failure_file is None:
-            return
-        try:
-            write_exception(
-                self._failure_file,
-                error,
-                now=time.time(),
-                consequence=ended_by is not None,
-                blames=None if ended_by is None else ended_by.peer,
-            )
-        except OSError as problem:
-            _LOG.warning("cannot leave the failure record in %s: %s", self._failure_file, problem)

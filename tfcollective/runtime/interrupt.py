@@ -1,4 +1,4 @@
-"""Ctrl-C while the main thread waits in native code.
+"""Ctrl-C, and SIGTERM to process 1 of a container, while the main thread waits in native code.
 
 Python runs signal handlers between bytecodes, so a main thread that waits inside a collective would not see SIGINT
 before the operation's deadline. The C-level handler does write the signal's number to the wakeup descriptor: a thread
@@ -12,11 +12,18 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 from tfcollective.communicator import CommunicatorInfo
+from tfcollective.runtime.ends import terminated
 from tfcollective.timing import TIMING
 
 _STOP = 0  # no signal has this number
+# The signals, with the handlers, that are to end the main thread, and what the other ranks hear.
+_ENDING: dict[int, tuple[Callable[[int, FrameType | None], object], str]] = {
+    signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt"),
+    signal.SIGTERM: (terminated, "SIGTERM"),
+}
 
 
 def is_stuck(before: CommunicatorInfo | None, after: CommunicatorInfo | None) -> bool:
@@ -27,9 +34,9 @@ def is_stuck(before: CommunicatorInfo | None, after: CommunicatorInfo | None) ->
 
 
 class InterruptWatch:
-    """Watches for SIGINT from :meth:`start` to :meth:`stop`, both called in the main thread.
+    """Watches for these signals from :meth:`start` to :meth:`stop`, both called in the main thread.
 
-    Does nothing when the program uses the wakeup descriptor itself (asyncio does) or handles SIGINT itself.
+    Does nothing when the program uses the wakeup descriptor itself (asyncio does) or handles the signal itself.
 
     Args:
         snapshot: the communicator's state; None where there is none now.
@@ -94,12 +101,13 @@ class InterruptWatch:
             numbers = os.read(self._read_end, 64)
             if self._stopped.is_set():
                 return
-            if signal.SIGINT in numbers and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                self._free_main_thread()
+            for number, (handler, cause) in _ENDING.items():
+                if number in numbers and signal.getsignal(number) is handler:
+                    self._free_main_thread(cause)
 
-    def _free_main_thread(self) -> None:
+    def _free_main_thread(self, cause: str) -> None:
         before = self._snapshot()
         if self._stopped.wait(self._stuck_after):
             return
         if is_stuck(before, self._snapshot()):
-            self._abort("KeyboardInterrupt")
+            self._abort(cause)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from tfcollective._native import load
 from tfcollective.clock import Deadline, on_thread
-from tfcollective.communicator import Communicator, CommunicatorOptions, Listener, NativeCommunicator
+from tfcollective.communicator import Cancellation, Communicator, CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.descriptors import raise_limit
-from tfcollective.errors import CoordinatorError, PeerLostError, UnsupportedError
+from tfcollective.errors import CollectiveAbortedError, CoordinatorError, PeerLostError, UnsupportedError
 from tfcollective.identity import Identity, discover
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
+from tfcollective.runtime.crash import describe_cause
 from tfcollective.runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members
 from tfcollective.settings import Settings, environ_snapshot, hide_tf_config
@@ -34,6 +36,7 @@ _QUIET_S = 0.3
 def call_watched(
     call: Callable[[], _Result],
     find_lost: Callable[[], tuple[int, str] | None],
+    cancel: Callable[[str], None],
     deadline: Deadline,
     *,
     quiet: float = _QUIET_S,
@@ -43,9 +46,10 @@ def call_watched(
     end of a rank. The native library knows neither, as long as a process has not connected.
 
     Args:
-        call: may block; it is left to itself when the wait ends before it does.
+        call: may block; when the wait ends before it does, it is cancelled, and its end is awaited.
         find_lost: blocks for a while; gives (rank, what happened) once a rank has ended. Called only when ``call``
             takes long.
+        cancel: ends ``call``; takes why, for the ranks that are connected already.
         deadline: of ``call`` itself. What ends after it ends because of it, and ``call`` knows who was missing.
         quiet: how long (s) ``call`` may take before the coordinator is asked.
         own_error: how long (s) an error of ``call`` itself is waited for once a rank has ended.
@@ -54,24 +58,44 @@ def call_watched(
         PeerLostError: a rank has ended meanwhile.
         Whatever ``call`` raises.
     """
-    connecting = on_thread(call, "tfcollective-connect")
+    ended = threading.Event()  # Ctrl-C may come before there is a future
+    found: list[tuple[int, str]] = []
 
-    def watch() -> tuple[int, str] | None:
-        while not wait([connecting], quiet).done:
+    def connect() -> _Result:
+        try:
+            return call()
+        finally:
+            ended.set()
+
+    def watch() -> None:
+        while not found and not wait([connecting], quiet).done:
             lost = _asked(find_lost)
             if lost is not None:
+                found.append(lost)
                 wait([connecting], own_error)
-                return lost
-        return None
 
-    watching = on_thread(watch, "tfcollective-watch")
-    wait(cast("list[Future[object]]", [connecting, watching]), return_when=FIRST_COMPLETED)
-    if not connecting.done() and not deadline.expired():
-        lost = watching.result()
-        if lost is not None and not connecting.done():
-            rank, what = lost
-            raise PeerLostError(f"{what} before all ranks were connected", peer=rank)
-    return connecting.result()
+    try:
+        connecting = on_thread(connect, "tfcollective-connect")
+        watching = on_thread(watch, "tfcollective-watch")
+        wait(cast("list[Future[object]]", [connecting, watching]), return_when=FIRST_COMPLETED)
+        if not connecting.done() and not deadline.expired():
+            watching.result()
+            if not connecting.done():
+                raise _lost_while_connecting(*found[0])
+        return connecting.result()
+    except CollectiveAbortedError as error:
+        if not found:
+            raise
+        raise _lost_while_connecting(*found[0]) from error  # that rank has only heard of it earlier
+    except BaseException as error:
+        if not ended.is_set():
+            cancel(describe_cause(error))
+            ended.wait(TIMING.cancelled_connect)
+        raise
+
+
+def _lost_while_connecting(rank: int, what: str) -> PeerLostError:
+    return PeerLostError(f"{what} before all ranks were connected", peer=rank)
 
 
 def _asked(find_lost: Callable[[], tuple[int, str] | None]) -> tuple[int, str] | None:
@@ -186,6 +210,8 @@ class NativeEngine:
         """Connects the members; the end of a rank, and Ctrl-C, end the wait for them."""
         settings, client = self._settings, self._client
         whole = members.process_set_id == GLOBAL_SET
+        library = load(settings.library)
+        cancellation = Cancellation(library=library)
         return call_watched(
             lambda: NativeCommunicator.connect(
                 listener,
@@ -196,9 +222,11 @@ class NativeEngine:
                 generation=self._generation if whole else (self._generation << 32) + members.process_set_id,
                 world_ranks=None if whole else members.ranks,
                 options=_options(settings),
-                library=load(settings.library),
+                library=library,
+                cancellation=cancellation,
             ),
             lambda: None if client is None else client.lost_member(self._generation, timeout=_WATCH_S),
+            cancellation.request,
             Deadline.after(settings.start_timeout),
         )
 

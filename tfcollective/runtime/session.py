@@ -32,6 +32,8 @@ from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.native import connect_alone
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
+from tfcollective.runtime.trainer_status import TrainerStatus
+from tfcollective.settings import environ_snapshot
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Placement
@@ -100,6 +102,8 @@ class Session:
         self._known = self._published  # what of it the coordinator has
         self._interrupt: InterruptWatch | None = None
         self._recorder: TimelineRecorder | None = None
+        first = joined.placement is not None and joined.placement.rank == 0
+        self._trainer = TrainerStatus.of(environ_snapshot()) if first else None
 
     @property
     def placement(self) -> Placement:
@@ -327,6 +331,8 @@ class Session:
 
         # A new one: the heartbeat may be reading the old.
         self._published = {**self._published, **write_published(info)}
+        if self._trainer is not None:
+            self._trainer.report(self._published)
         if self._heartbeat is not None:
             self._heartbeat.beat()
 
@@ -430,6 +436,8 @@ class Session:
             self._heartbeat.stop()
         if self._change is not None:
             self._change.stop()
+        if self._trainer is not None:
+            self._trainer.close()
         self._close_process_sets()
         self._close_communicator()
         if self._client is not None:

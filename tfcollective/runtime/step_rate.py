@@ -15,6 +15,7 @@ class StepRate:
     Args:
         publish: takes ``step`` and ``steps_per_second``, by name.
         count: how many steps are done; asked only when there is something to publish.
+        total: how many there are to do, published as ``steps``; None where that is not known.
         interval: how many seconds lie between two publications, at least.
     """
 
@@ -24,11 +25,13 @@ class StepRate:
         count: Callable[[], int],
         clock: Clock = SYSTEM_CLOCK,
         interval: float = _INTERVAL_S,
+        total: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._publish = publish
         self._count = count
         self._clock = clock
         self._interval = interval
+        self._total = total
         self._since: tuple[float, int] | None = None
 
     def step(self, *, last: bool = False) -> None:
@@ -42,5 +45,7 @@ class StepRate:
             return
         done = self._count()
         if done > before:
-            self._publish({"step": done, "steps_per_second": (done - before) / (now - began)})
+            total = self._total()
+            known = {} if total is None else {"steps": total}
+            self._publish({"step": done, "steps_per_second": (done - before) / (now - began), **known})
             self._since = (now, done)

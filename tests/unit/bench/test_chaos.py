@@ -221,6 +221,8 @@ def test_what_grows_after_its_start_leaks():
     threads = [Usage("worker:0", at, 20, 5 + at, 1 << 20) for at in range(0, 100, 5)]
     assert len(leaks(threads)) == 1
     assert leaks(threads[:2]) == []
+    alone = [Usage("worker:1", at, 9 if 10 < at < 40 else 21, 5, 1 << 20) for at in range(0, 100, 5)]
+    assert leaks([*alone[:-1], Usage("worker:1", 100, 29, 9, 1 << 20)]) == []  # while it was alone it held less
 
 
 # ---- report ----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pytest
 
 from tfcollective import errors
 from tfcollective.cli import main, run_main
-from tfcollective.cli.app import EXIT_CODES, app
+from tfcollective.cli.app import app
 from tfcollective.cli.groups import GroupedCommand
 from tfcollective.control.records import JobDirectory, JobRecord
+from tfcollective.exit_codes import ExitCode, code_of
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
 
@@ -123,8 +124,17 @@ def test_version(capsys):
         (["run", "-np", "2", "--cwd", "/no/place", "true"], "--cwd: the directory /no/place does not exist"),
         (["run", "--hostfile", "/no/file", "true"], "--hostfile: cannot read /no/file: No such file or directory"),
         (["run", "-np", "2", "--config-file", "/dev", "true"], "--config-file: cannot read /dev: Is a directory"),
-        (["check", "--queue", "q"], "name it with --launcher"),
+        (["check", "--queue", "q"], "--queue or --partition needs --launcher"),
+        (["check", "--remote-python", "p"], "--remote-python needs --launcher"),
+        (["check", "--launcher", "local"], "this launcher has no check"),
         (["nothing"], "nothing"),
+        (["--nothing"], "No such option"),
+        (
+            ["-np", "2", "python", "-c", "print('a b')"],
+            "-np is an option of `run`: write tfcollective run -np 2 python -c 'print('\"'\"'a b'\"'\"')'",
+        ),
+        (["--num-proc=2", "true"], "--num-proc is an option of `run`: write tfcollective run --num-proc=2 true"),
+        (["--report"], "--report is an option of `check`: write tfcollective check --report"),
     ],
 )
 def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):
@@ -199,7 +209,7 @@ def test_every_error_has_an_exit_code():
     kinds = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
     for kind in kinds:
         if issubclass(kind, errors.TfCollectiveError):
-            assert any(issubclass(kind, row) for row, _ in EXIT_CODES)
+            assert code_of(kind("text")) >= ExitCode.USAGE
 
 
 def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsys):

@@ -119,7 +119,7 @@ def test_a_job_that_grows_has_horovodruns_options():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-np", "2", "--max-np", "4"), "max_proc: it is for an elastic job"),
+        (("-np", "2", "--max-np", "4"), r"max_proc \(--max-np\): it is for an elastic job"),
         (("-np", "2", "-H", "h1:2", "--host-discovery-script", "x"), "leave out --launcher, -H, --hostfile"),
         (("-np", "2", "--launcher", "local", "--host-discovery-script", "x"), "leave out --launcher"),
         (("-np", "2", "--wait-for-agents", "2", "--host-discovery-script", "x"), "leave out .*--wait-for-agents"),
@@ -146,9 +146,10 @@ def test_what_says_that_a_host_is_to_be_taken_away(tmp_path, monkeypatch):
 
 
 def test_flags_without_effect_are_named(capsys):
-    arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3")
+    arguments = ("--gloo", "--cycle-time-ms", "5", "--no-autotune", "--autotune-steps-per-sample", "3", "--tcp")
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 0
-    assert "no effect here: --gloo, --cycle-time-ms, --autotune, --autotune-steps-per-sample" in capsys.readouterr().err
+    named = "--gloo, --cycle-time-ms, --autotune, --autotune-steps-per-sample, --tcp"
+    assert f"no effect here: {named}\n" in capsys.readouterr().err
     assert main(["run", "-np", "1", "--print-plan", "true"]) == 0
     assert "no effect" not in capsys.readouterr().err
 
@@ -250,7 +251,8 @@ def test_what_this_installation_can_do(monkeypatch, capsys):
 def test_help_shows_the_options_in_groups():
     lines = CliRunner().invoke(run, ["--help"]).output.splitlines()
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
-    groups = ["Processes", "Hosts", "Clusters", "YARN", "Failures", "Output", "Performance", "Compatibility", "Options"]
+    groups = ["Processes", "Hosts", "Clusters", "Kubernetes", "SLURM", "Spark", "YARN"]
+    groups += ["Failures", "Output", "Performance", "Compatibility", "Options"]
     assert headings == groups
     rest = [line.split()[0] for line in lines[lines.index("Options:") + 1 :] if line.startswith("  -")]
     assert rest == ["--print-plan,", "-cb,", "-v,", "-h,"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 
 from tfcollective import communicator as c
-from tfcollective.communicator import CommunicatorOptions, Listener, NativeCommunicator
+from tfcollective.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.errors import (
     CollectiveAbortedError,
     CollectiveCancelledError,
@@ -156,6 +159,46 @@ def test_a_listener_serves_once() -> None:
     listener.close()
     with pytest.raises(StateError, match="closed"):
         NativeCommunicator.connect(listener, rank=0, addresses=["x"], key=KEY)
+
+
+def test_a_cancelled_connect_says_so() -> None:
+    cancellation = Cancellation()
+    with Listener("127.0.0.1", "node") as absent:
+        listener = Listener("127.0.0.1", "node")
+        addresses = [listener.address, absent.address]
+        cancellation.request("rank 1 was killed")
+        with pytest.raises(CollectiveCancelledError, match="rank 1 was killed"):
+            NativeCommunicator.connect(listener, rank=0, addresses=addresses, key=KEY, cancellation=cancellation)
+
+
+# The handler runs after all those that are registered later: what ends with the process has ended by then.
+LEFT_CONNECTING = """
+import atexit, threading
+def wait():
+    connecting.join(20)
+    print(errors, flush=True)
+atexit.register(wait)
+from tfcollective.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
+listener, absent = (Listener("127.0.0.1", "node") for _ in range(2))
+addresses, cancellation, errors = [listener.address, absent.address], Cancellation(), []
+options = CommunicatorOptions(connect_timeout=1)
+def connect():
+    try:
+        NativeCommunicator.connect(
+            listener, rank=0, addresses=addresses, key=bytes(16), options=options, cancellation=cancellation
+        )
+    except Exception as error:
+        errors.append(error)
+connecting = threading.Thread(target=connect, daemon=True)
+connecting.start()
+"""
+
+
+def test_a_process_may_end_while_it_connects() -> None:
+    environ = {**os.environ, "MALLOC_PERTURB_": "165"}  # what is freed is overwritten
+    command = [sys.executable, "-c", LEFT_CONNECTING]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert "rank 1 did not connect" in done.stdout, done.stderr
 
 
 def test_another_key_is_refused() -> None:

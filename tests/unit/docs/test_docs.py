@@ -53,7 +53,8 @@ def test_every_command_and_option_is_on_the_command_line_page(name, command):
     assert f"## {name}\n" in page
     section = page.split(f"## {name}\n")[1].split("\n## ")[0]
     for parameter in command.params:
-        for option in parameter.opts if parameter.param_type_name == "option" else ():
+        shown = parameter.param_type_name == "option" and not parameter.hidden  # those of another command's section
+        for option in parameter.opts if shown else ():
             assert option in section, option
 
 
@@ -82,7 +83,8 @@ def test_links_resolve(page):
 
 
 def lines_of_prose(text):
-    """The lines without tables and blocks of code."""
+    """The lines without tables, drawings and blocks of code."""
+    text = re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
     blocks = re.split(r"^\s*```.*$", text, flags=re.MULTILINE)[::2]
     return [line for block in blocks for line in block.splitlines() if not line.lstrip().startswith("|")]
 
@@ -90,6 +92,12 @@ def lines_of_prose(text):
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_of_prose_have_at_most_100_columns(page):
     assert [line for line in lines_of_prose(page.read_text()) if len(line) > 100] == []
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_inside_a_sentence_fits_a_line_of_the_site(page):
+    prose = re.sub(r"\s+", " ", " ".join(lines_of_prose(page.read_text())))
+    assert [code for code in re.findall(r"`([^`]+)`", prose) if len(code) > 80] == []
 
 
 def test_every_path_that_the_docs_name_exists():
@@ -105,3 +113,29 @@ def test_every_path_that_the_docs_name_exists():
 def test_the_list_of_decisions_is_complete_and_in_order():
     records = sorted(path.name for path in (ROOT / "docs" / "adr").glob("0*.md"))
     assert re.findall(r"\]\((0[^)]+)\)", (ROOT / "docs" / "adr" / "README.md").read_text()) == records
+
+
+def pages_of(entries):
+    for entry in entries:
+        for value in entry.values():
+            yield from pages_of(value) if isinstance(value, list) else [value]
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
+    listed = list(pages_of(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+    assert len(set(listed)) == len(listed)
+    assert sorted(listed) == sorted(
+        str(page.relative_to(ROOT / "docs"))
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.parent.name != "adr" or page.name == "README.md"
+    )
+
+
+@pytest.mark.parametrize("name", ["tfcollective", "keras", "tensorflow", "elastic"])
+def test_every_name_of_the_python_reference_is_in_an_example(name):
+    page = (REFERENCE / "api" / f"{name}.md").read_text()
+    examples = "".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    names = [full.rpartition(".")[2] for full in re.findall(r"^::: (\S+)", page, re.M)]
+    assert names
+    assert [one for one in names if not re.search(rf"\b{one}\b", examples)] == []

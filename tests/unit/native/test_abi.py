@@ -40,6 +40,8 @@ ENUMS = {
     "tfc_step_kind": abi.StepKind,
 }
 
+HANDLES = ("listener", "cancellation", "communicator", "plan", "call")
+
 HEADER = Path(__file__).resolve().parents[3] / "native" / "include" / "tfcollective" / "tfcollective.h"
 
 
@@ -107,8 +109,8 @@ def _ctype(argument: str) -> object:
         "tfc_done_fn": abi.DoneFn,
         "tfc_timeline_fn": abi.TimelineFn,
         "tfc_step_fn": abi.StepFn,
-        **{f"tfc_{h}*": ctypes.c_void_p for h in ("listener", "communicator", "plan", "call")},
-        **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in ("listener", "communicator", "plan", "call")},
+        **{f"tfc_{h}*": ctypes.c_void_p for h in HANDLES},
+        **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in HANDLES},
         **{f"{name}*": ctypes.POINTER(struct) for name, struct in STRUCTS.items()},
     }
     return table[kind]

@@ -23,7 +23,7 @@ PUBLIC = """
 LISTED = """
     auxiliary_tasks.tensorboard control.client errors job_keys keras.callbacks keras.elastic launch.launcher
     launch.plan.hosts launch.plan.planner launch.provider launch.providers.commands launch.run machine.network settings
-    task_specs tensorflow.compression tensorflow.data.compute_service tensorflow.elastic
+    spark task_specs tensorflow.compression tensorflow.data.compute_service tensorflow.elastic
 """
 
 

@@ -1,6 +1,8 @@
-"""Scripts that people run by hand from a clone."""
+"""Scripts that people run by hand, or by make, from a clone."""
 
+import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +24,23 @@ def test_the_script_for_gpus_says_how_it_is_used(arguments, message):
     )
     assert done.returncode == 64
     assert message in done.stderr
+
+
+SUITE = '<testsuite name="pytest" errors="1" failures="2" skipped="4" tests="17" time="61.6"/>'
+
+
+@pytest.mark.parametrize(
+    ("written", "outcome"),
+    [
+        (f"<testsuites>{SUITE}</testsuites>", "10 passed, 3 failed, 4 skipped | 62"),
+        (None, "pytest was ended | "),
+    ],
+)
+def test_the_results_with_one_tensorflow_are_a_row(tmp_path, written, outcome):
+    results = tmp_path / "results.xml"
+    if written is not None:
+        results.write_text(written)
+    command = [sys.executable, str(TOOLS / "tensorflow_row.py"), str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.startswith("| ")
+    assert done.stdout.endswith(f" | {platform.python_version()} | {outcome} |\n")

@@ -6,44 +6,67 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from time_limits import within
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import CoordinatorError, PeerLostError
-from tfcollective.runtime.native import call_watched
+from tfcollective.clock import Deadline, poll
+from tfcollective.communicator import Listener
+from tfcollective.errors import CollectiveAbortedError, CollectiveCancelledError, CoordinatorError, PeerLostError
+from tfcollective.identity import Identity
+from tfcollective.runtime.native import NativeEngine, call_watched
+from tfcollective.runtime.process_sets import GLOBAL_SET, Members
+from tfcollective.settings import Settings
+from tfcollective.tasks import TaskKey
 
 LATER = Deadline.after(3600)
+KEY = b"0123456789abcdef"
 
 
-@pytest.fixture
-def stuck() -> Iterator[threading.Event]:
-    """What a call may wait for; set at the end, so that its thread ends."""
-    event = threading.Event()
-    yield event
-    event.set()
+class Stuck:
+    """A call that lasts until it is cancelled, and what it was cancelled for."""
+
+    def __init__(self) -> None:
+        self._cancelled = threading.Event()
+        self.causes: list[str] = []
+        self.ended = False
+
+    def call(self) -> None:
+        self._cancelled.wait()
+        self.ended = True
+        raise CollectiveCancelledError("cancelled")
+
+    def cancel(self, cause: str) -> None:
+        self.causes.append(cause)
+        self._cancelled.set()
+
+
+def never(cause: str) -> None:
+    pytest.fail(f"the call was cancelled: {cause}")
 
 
 def test_the_result_comes_back_and_the_coordinator_is_not_asked() -> None:
     asked: list[int] = []
     quiet = within(20)  # on a busy machine even this call may take long
-    assert call_watched(lambda: 7, lambda: asked.append(1), LATER, quiet=quiet) == 7
+    assert call_watched(lambda: 7, lambda: asked.append(1), never, LATER, quiet=quiet) == 7
     with pytest.raises(ZeroDivisionError):
-        call_watched(lambda: 1 // 0, lambda: asked.append(1), LATER, quiet=quiet)
+        call_watched(lambda: 1 // 0, lambda: asked.append(1), never, LATER, quiet=quiet)
     assert asked == []
 
 
-def test_the_end_of_a_rank_ends_the_wait(stuck: threading.Event) -> None:
-    begin = time.monotonic()
+def test_the_end_of_a_rank_ends_the_wait_and_the_call() -> None:
+    stuck = Stuck()
     with pytest.raises(PeerLostError, match="rank 2 was killed before all ranks were connected") as caught:
-        call_watched(stuck.wait, lambda: (2, "rank 2 was killed"), LATER)
+        call_watched(stuck.call, lambda: (2, "rank 2 was killed"), stuck.cancel, LATER)
     assert caught.value.peer == 2
-    assert time.monotonic() - begin < within(5)
+    assert stuck.ended
+    assert stuck.causes == ["PeerLostError: rank 2 was killed before all ranks were connected"]
 
 
-def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event) -> None:
+def test_a_coordinator_that_does_not_answer_ends_nothing() -> None:
+    stuck = Stuck()
     answers = iter([CoordinatorError("gone"), None, (1, "rank 1 ended")])
 
     def find_lost() -> tuple[int, str] | None:
@@ -53,7 +76,7 @@ def test_a_coordinator_that_does_not_answer_ends_nothing(stuck: threading.Event)
         return answer
 
     with pytest.raises(PeerLostError, match="rank 1 ended"):
-        call_watched(stuck.wait, find_lost, LATER)
+        call_watched(stuck.call, find_lost, stuck.cancel, LATER)
 
 
 def test_what_the_call_itself_says_comes_first() -> None:
@@ -68,15 +91,40 @@ def test_what_the_call_itself_says_comes_first() -> None:
         return 1, "rank 1 ended"
 
     with pytest.raises(PeerLostError, match="says why"):
-        call_watched(call, find_lost, LATER, own_error=within(20))
+        call_watched(call, find_lost, never, LATER, own_error=within(20))
 
 
-def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
+def test_a_rank_that_has_heard_of_the_lost_one_before_is_not_blamed() -> None:
+    found = threading.Event()
+
+    def call() -> None:
+        assert found.wait(within(20))
+        raise CollectiveAbortedError("rank 1 stopped: PeerLostError: rank 2 was killed", peer=1)
+
+    def find_lost() -> tuple[int, str]:
+        found.set()
+        return 2, "rank 2 was killed"
+
+    with pytest.raises(PeerLostError, match="rank 2 was killed before") as caught:
+        call_watched(call, find_lost, never, LATER, own_error=within(20))
+    assert caught.value.peer == 2
+
+
+def test_a_rank_that_stops_for_its_own_reason_is_named() -> None:
+    def call() -> None:
+        raise CollectiveAbortedError("rank 1 stopped: KeyboardInterrupt", peer=1)
+
+    with pytest.raises(CollectiveAbortedError, match="KeyboardInterrupt"):
+        call_watched(call, lambda: None, never, LATER)
+
+
+def test_ctrl_c_ends_the_wait_and_the_call() -> None:
+    stuck = Stuck()
     called = threading.Event()
 
     def call() -> None:
         called.set()
-        stuck.wait()
+        stuck.call()
 
     def interrupt() -> None:
         assert called.wait(within(20))
@@ -84,7 +132,9 @@ def test_ctrl_c_ends_the_wait(stuck: threading.Event) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         threading.Thread(target=interrupt).start()
-        call_watched(call, lambda: None, LATER)
+        call_watched(call, lambda: None, stuck.cancel, LATER)
+    assert stuck.ended
+    assert stuck.causes == ["KeyboardInterrupt"]
 
 
 def test_after_its_deadline_the_call_speaks_for_itself() -> None:
@@ -93,4 +143,42 @@ def test_after_its_deadline_the_call_speaks_for_itself() -> None:
         raise TimeoutError("rank 2 did not connect")
 
     with pytest.raises(TimeoutError, match="rank 2"):
-        call_watched(call, lambda: (1, "rank 1 has given up, too"), Deadline.after(0.1))
+        call_watched(call, lambda: (1, "rank 1 has given up, too"), never, Deadline.after(0.1))
+
+
+def connecting_threads() -> list[str]:
+    """The names of the threads, native ones included, by which this process connects to a world or is in one."""
+    names = []
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            names.append((thread / "comm").read_text().strip())
+        except OSError:  # it has ended
+            continue
+    return [name for name in names if name.startswith(("tfc-monitor", "tfc-progress"))]
+
+
+def interrupted(connect: Callable[[], object]) -> None:
+    """Ctrl-C, once the native library connects."""
+
+    def interrupt() -> None:
+        assert poll(lambda: connecting_threads() or None, within(20), 0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        threading.Thread(target=interrupt).start()
+        connect()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_connect_that_is_interrupted_leaves_no_thread_and_no_descriptor(rank: int) -> None:
+    identity = Identity(TaskKey("worker", rank), 2, None, "job", KEY, "launcher", "node")
+    engine = NativeEngine(Settings(), identity)
+    with Listener("127.0.0.1", "node") as absent:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        listener = engine.listen()
+        addresses = [absent.address, absent.address]
+        addresses[rank] = listener.address
+        interrupted(lambda: engine.connect(listener, Members(GLOBAL_SET, (0, 1), rank), addresses))
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+    # The kernel lists threads that have ended a little longer.
+    assert poll(lambda: not connecting_threads() or None, within(5), 0.01) is not None

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from time_limits import within
 
+import tfcollective
 from tfcollective.communicator import CommunicatorInfo
-from tfcollective.errors import PeerLostError
+from tfcollective.errors import ConfigError, CoordinatorError, PeerLostError
 from tfcollective.failures import read_exception
-from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause
+from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause, noted_if_permanent
 from tfcollective.runtime.interrupt import InterruptWatch, is_stuck
 
 INFO = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
@@ -112,6 +113,49 @@ def test_another_hook_put_over_ours_stays() -> None:
     sys.excepthook = other
     hook.remove()
     assert sys.excepthook is other
+
+
+@pytest.fixture
+def record_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the agent of this process looks for its record."""
+    monkeypatch.setenv("TFCOLLECTIVE_FAILURE_FILE", str(tmp_path / "record"))
+    return tmp_path / "record"
+
+
+def test_an_error_of_configuration_in_init_is_recorded(record_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TFCOLLECTIVE_TRANSPORT", "pigeons")
+    with pytest.raises(ConfigError):
+        tfcollective.init()
+    record = read_exception(str(record_file))
+    assert record is not None
+    assert (record.type, record.permanent, record.consequence) == ("ConfigError", True, False)
+    assert "pigeons" in record.message
+
+
+def test_an_error_in_init_that_the_program_catches_leaves_no_record_once_it_has_joined(
+    record_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError):
+        tfcollective.init(engine="pigeons")
+    assert record_file.exists()
+    tfcollective.init()
+    tfcollective.shutdown()
+    assert not record_file.exists()
+
+
+def test_an_error_in_init_that_another_start_may_not_meet_leaves_no_record(record_file: Path) -> None:
+    with pytest.raises(CoordinatorError), noted_if_permanent():
+        raise CoordinatorError("no answer")
+    assert not record_file.exists()
+
+
+def test_a_job_of_another_kind_inside_a_rank_leaves_the_record_of_that_rank_alone(
+    record_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFCOLLECTIVE_IDENTITY", "mpi")
+    with pytest.raises(ConfigError):
+        tfcollective.init()
+    assert not record_file.exists()
 
 
 def test_causes_are_one_short_line() -> None:

@@ -93,13 +93,35 @@ def test_a_platform_has_said_what_became_of_a_container_before_it_is_reported():
     assert TIMING.container_end < TIMING.platform_knows
 
 
+def test_a_task_of_spark_has_ended_its_agent_before_it_is_given_up():
+    assert TIMING.abandoned < TIMING.spark_abandoned
+    assert TIMING.spark_abandoned + TIMING.late_drain < TIMING.spark_end
+    assert TIMING.spark_says < TIMING.host_timeout
+
+
 def test_the_master_says_which_containers_are_missing_before_these_give_up():
     """Their wait may begin a poll of theirs earlier; it ends with what the submitter hears."""
     assert TIMING.retry_for + TIMING.poll < TIMING.container_margin
 
 
+@pytest.mark.parametrize("grace", GRACES)
+def test_a_platform_that_was_asked_for_time_ends_no_agent_that_still_reports(grace):
+    assert killed_after(StopCause.REQUEST, grace) + AFTERWARDS < grace + TIMING.notice
+    assert TIMING.stop_limit + TIMING.order < TIMING.notice
+
+
+def test_a_check_gives_up_before_a_job_would():
+    assert TIMING.check_name < TIMING.check < Settings().start_timeout
+    assert TIMING.check < TIMING.check_start < TIMING.allocation
+
+
 def test_an_application_may_end_by_itself():
     assert TIMING.platform_call + AFTERWARDS < TIMING.application_end
+
+
+def test_a_pod_is_killed_later_than_the_agent_in_it_ends_and_waited_for_longer():
+    assert TIMING.stop_limit < TIMING.notice
+    assert TIMING.notice + TIMING.application_end < TIMING.pods_gone
 
 
 def test_the_processes_of_a_cluster_have_as_long_as_their_platform():

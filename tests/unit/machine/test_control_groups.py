@@ -1,8 +1,9 @@
-"""What a process may use of a machine's cores, read from folders that stand for the kernel's."""
+"""What a process may use of a machine's cores and memory, read from folders that stand for the kernel's."""
 
 import pytest
 
-from tfcollective.machine.cores import available_cores, quota_cores
+from tfcollective.machine.control_groups import MemoryLimit, memory_limit, quota_cores
+from tfcollective.machine.cores import available_cores
 
 
 def mounted(tmp_path, kind, root="/", controllers="rw"):
@@ -53,3 +54,28 @@ def test_a_container_sees_its_own_group_only(tmp_path, group):
 def test_where_the_kernel_does_not_say_there_is_none(tmp_path):
     assert quota_cores(tmp_path) is None
     assert available_cores() >= 1
+
+
+def test_the_group_with_the_least_memory_left_counts(tmp_path):
+    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup2"))
+    (tmp_path / "cgroup").write_text("0::/job/rank\n")
+    folder = tmp_path / "job" / "rank"
+    folder.mkdir(parents=True)
+    (tmp_path / "job" / "memory.max").write_text("1000\n")
+    (tmp_path / "job" / "memory.current").write_text("900\n")
+    (folder / "memory.max").write_text("500\n")
+    (folder / "memory.current").write_text("100\n")
+    assert memory_limit(tmp_path) == MemoryLimit(1000, 900)
+    (tmp_path / "job" / "memory.max").write_text("max\n")
+    assert memory_limit(tmp_path) == MemoryLimit(500, 100)
+    (folder / "memory.max").unlink()
+    assert memory_limit(tmp_path) is None
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("4096", MemoryLimit(4096, 96)), ("9223372036854771712", None)])
+def test_memory_of_version_1(tmp_path, limit, expected):
+    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup", controllers="rw,memory"))
+    (tmp_path / "cgroup").write_text("3:memory:/\n")
+    (tmp_path / "memory.limit_in_bytes").write_text(limit)
+    (tmp_path / "memory.usage_in_bytes").write_text("96")
+    assert memory_limit(tmp_path) == expected
