@@ -44,7 +44,6 @@ class BuildNative(Command):
         _check_call(configure)
         _check_call([cmake, "--build", str(tree), "--target", "wheel_libraries", "--parallel", jobs])
         _check_call([cmake, "--install", str(tree), "--component", "wheel", "--strip", "--prefix", str(prefix)])
-        _add_gpu_kernels(prefix)
 
     def get_source_files(self) -> list[str]:
         kinds = ("*.cc", "*.c", "*.h", "*.map")
@@ -70,18 +69,6 @@ class PlatformWheel(bdist_wheel):
 
     def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
-
-
-def _add_gpu_kernels(prefix: Path) -> None:
-    """Puts what tools/build_tf_gpu.py has made into the package: wheels of releases only (`make wheel-release`)."""
-    for stale in (prefix / PACKAGE / "tf_gpu").glob("*.so"):  # the folder is that of the last build
-        stale.unlink()
-    folder = os.environ.get("TFC_TF_GPU_KERNELS")
-    libraries = sorted(Path(folder).glob("*.so")) if folder else []
-    if folder and not libraries:
-        raise SystemExit(f"TFC_TF_GPU_KERNELS={folder} holds no GPU kernels: make them with tools/build_tf_gpu.py")
-    for library in libraries:
-        shutil.copy2(library, prefix / PACKAGE / "tf_gpu" / library.name)
 
 
 def _tool(name: str) -> str:

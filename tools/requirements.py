@@ -1,8 +1,8 @@
 """Prints the requirements of the named groups of pyproject.toml, one a line, for `pip install -r`.
 
-A group is "build" (what builds the wheel), "run" (what it needs) or the name of an extra. The two pyproject.toml, of
-tfcollective and of its benchmarks, are the only places where requirements stand. For a distribution of this repository,
-which no package index needs to have, what it requires is printed instead.
+A group is "build" (what builds the wheel), "run" (what it needs), a dependency group or the name of an extra. The two
+pyproject.toml, of tfcollective and of its benchmarks, are the only places where requirements stand. For a distribution
+of this repository, which no package index needs to have, what it requires is printed instead.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def requirements(document: dict[str, Any], group: str) -> Iterator[str]:
         yield from document["build-system"]["requires"]
     elif group == "run":
         yield from project["dependencies"]
+    elif group in document.get("dependency-groups", {}):
+        yield from document["dependency-groups"][group]
     elif group in project["optional-dependencies"]:
         for requirement in project["optional-dependencies"][group]:
             if requirement.startswith("tfcollective["):

@@ -5,4 +5,4 @@ One folder for each: ``allreduce``, ``training``, ``scaling``, ``elastic``, ``ch
 so that what else the machine does meets all of them alike.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -211,7 +211,10 @@ def curve_places(steps: int) -> tuple[int, ...]:
 
 
 def leaks(usage: Iterable[Usage]) -> list[str]:
-    """The processes that hold more at their end than when they had started, beyond what comes and goes."""
+    """The processes that hold more at their end than when they had started, beyond what comes and goes.
+
+    A rank holds less while it is alone, so what counts is the most that a process held in its first seconds.
+    """
     by_process: dict[str, list[Usage]] = {}
     for one in usage:
         by_process.setdefault(one.what, []).append(one)
@@ -220,11 +223,11 @@ def leaks(usage: Iterable[Usage]) -> list[str]:
         settled = [one for one in seen if one.at >= seen[0].at + _SETTLED_S]
         if len(settled) < 2:
             continue
-        first, last = settled[0], settled[-1]
-        if last.descriptors - first.descriptors > _DESCRIPTORS or last.threads - first.threads > _THREADS:
+        early, last = [*(one for one in seen if one not in settled), settled[0]], settled[-1]
+        descriptors, threads = max(one.descriptors for one in early), max(one.threads for one in early)
+        if last.descriptors - descriptors > _DESCRIPTORS or last.threads - threads > _THREADS:
             found.append(
-                f"{what}: {first.descriptors} to {last.descriptors} descriptors, "
-                f"{first.threads} to {last.threads} threads"
+                f"{what}: {descriptors} to {last.descriptors} descriptors, {threads} to {last.threads} threads"
             )
     return found
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from tfcollective.agent.protocol import NodeFacts, end_key, node_name, orders_key
+from tfcollective.agent.protocol import NodeFacts
 from tfcollective.codec import decode, encode, to_document
 from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers
 from tfcollective.control.messages import (
@@ -38,7 +38,7 @@ from tfcollective.control.messages import (
     path_of,
 )
 from tfcollective.control.output_log import OutputPage, OutputPiece
-from tfcollective.control.protocol import HELLO_PATH
+from tfcollective.control.protocol import HELLO_PATH, end_key, node_name, orders_key
 from tfcollective.control.rounds import JoinRequest
 from tfcollective.errors import InternalError
 from tfcollective.job_keys import new_key
