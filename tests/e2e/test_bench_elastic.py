@@ -1,6 +1,7 @@
 """The benchmarks of elastic jobs as a user runs them, for a short time."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -67,3 +68,21 @@ def test_the_times_after_a_new_slot_and_a_kill_are_measured(tmp_path):
         for victim in (0, 1)
     }
     assert all(value > 0 for one in samples for value in one["values"])
+
+
+@pytest.mark.tensorflow
+def test_the_cost_of_a_commit_is_measured(tmp_path):
+    module = [sys.executable, "-m", "tfcollective_bench.elastic.commit"]
+    options = ["--weights", "2", "--megabytes", "0.1", "--blocks", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tfcollective", "run", "-np", "1", "--min-np", "1", *module, *options],
+        capture_output=True,
+        text=True,
+        timeout=within(120),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"adam, \d+ variables, 16 steps each:", done.stdout), done.stdout
+    line = r"without \d+\.\d \(.+?\), with a commit \d+\.\d \(.+?\) ms"
+    assert re.search(f"by the clock: {line}", done.stdout), done.stdout
+    assert re.search(f"processor time: {line}", done.stdout), done.stdout

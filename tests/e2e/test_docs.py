@@ -7,7 +7,8 @@ import pytest
 from jobs import run_job
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/quickstart.md", "docs/reference/python_api.md")
+REFERENCE = [f"docs/reference/api/{name}.md" for name in ("tfcollective", "keras", "tensorflow", "elastic")]
+PAGES = ("README.md", "docs/quickstart.md", "docs/reference/python_api.md", *REFERENCE)
 BLOCKS = {
     f"{page}-{number}": block
     for page in PAGES
@@ -41,7 +42,8 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert done.stdout.count("done with") == 2 * len(names)
 
 
-def test_the_example_that_launches_runs(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_an_example_that_launches_runs(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    (path,) = write(tmp_path, LAUNCHES)
+    (path,) = write(tmp_path, [name])
     assert "[10, 11]" in run_job(Path(path), 1).stdout

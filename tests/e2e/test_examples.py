@@ -1,4 +1,4 @@
-"""Every example, as the README tells to type it: on several processes and on one."""
+"""Every example, as examples/README.md tells to type it: on several processes and on one."""
 
 import importlib.util
 import json
@@ -49,7 +49,7 @@ def test_two_starts_by_hand_at_one_port_do_not_mix_their_ranks(tmp_path):
     time.sleep(2.0)  # ranks of the other job that are late may still come
     end.touch()
     errors = {job.communicate(timeout=within(60))[1]: job.returncode for job in jobs}
-    assert sorted(errors.values()) == [0, 1], errors
+    assert sorted(errors.values()) == [0, 75], errors
 
 
 @pytest.mark.tensorflow

@@ -5,9 +5,8 @@ import platform
 from time_limits import within
 
 from tfcollective._version import __version__
-from tfcollective.agent.protocol import orders_key
 from tfcollective.codec import to_document
-from tfcollective.control.channel import item_key
+from tfcollective.control.protocol import item_key, orders_key
 from tfcollective.launch.provider import NodeFacts, NodeProvider
 
 

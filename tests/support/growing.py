@@ -32,9 +32,9 @@ class Growing:
         return ("--host-discovery-script", str(self.script))
 
     @contextmanager
-    def runs(self, *options):
-        """Starts it; ends it in any case."""
-        with self.run((*options, "--", sys.executable, str(WORKER), str(self.directory))) as self.job:
+    def runs(self, *options, **more):
+        """Starts it; ends it in any case. ``more`` is for the run."""
+        with self.run((*options, "--", sys.executable, str(WORKER), str(self.directory)), **more) as self.job:
             yield self.job
 
     @property

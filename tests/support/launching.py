@@ -71,9 +71,9 @@ class Run:
     arguments: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     cwd: str | None = None
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self):
-        self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tfcollective", "run", *self.arguments],
             env={**os.environ, **self.env, _MARK: self.mark},
