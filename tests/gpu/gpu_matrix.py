@@ -66,6 +66,12 @@ def check_matrix(world: NativeCommunicator, put: Callable[[np.ndarray], Any], ge
                 world.allreduce(array, op, out=out)
                 np.testing.assert_array_equal(get(out), expected(op, world.size, size, dtype), err_msg=f"{op} {dtype}")
                 cases += 1
+            if dtype.startswith("float"):
+                array, out = put(mine), put(np.zeros_like(mine))
+                world.allreduce(array, Sum, prescale=0.5, out=out)
+                total = expected(Sum, world.size, size, dtype) / 2
+                np.testing.assert_array_equal(get(out), total, err_msg=f"half the sum {dtype}")
+                cases += 1
             array = put(mine)
             world.broadcast(array, world.size - 1, out=array)
             np.testing.assert_array_equal(get(array), values(world.size - 1, size, dtype))

@@ -1,6 +1,7 @@
 #include "backends/nccl/launch.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -210,6 +211,10 @@ class StreamLaunch::Parts {
 
   Status ReduceScatter() {
     TFC_RETURN_IF_ERROR(Prepare());
+    if (stream_.size == 1) {
+      const size_t bytes = operation_.input[0].size;
+      return Grouped(stream_, operation_, [&] { return ReduceOne(Input(0), Output(), bytes); });
+    }
     const auto offsets = DealRows(operation_.rows(), stream_.size);
     const size_t row = operation_.RowBytes();
     if (operation_.rows() % stream_.size == 0) {
@@ -285,6 +290,7 @@ class StreamLaunch::Parts {
     auto reduction = ReductionOf(operation_, stream_.size);
     if (!reduction.ok()) return reduction.status();
     type_ = reduction.value().type;
+    scaled_alone_ = stream_.size == 1 && reduction.value().premultiplied;
     return reduction_.Make(reduction.value());
   }
 
@@ -294,6 +300,16 @@ class StreamLaunch::Parts {
   }
 
   Status ReduceOne(const std::byte* from, std::byte* to, size_t bytes) {
+    if (!scaled_alone_) return CallAllReduce(from, to, bytes);
+    for (const size_t part : PartsOfOneRank(bytes)) {
+      if (part > 0) TFC_RETURN_IF_ERROR(CallAllReduce(from, to, part));
+      from += part;
+      to += part;
+    }
+    return Status::Ok();
+  }
+
+  Status CallAllReduce(const std::byte* from, std::byte* to, size_t bytes) {
     return Check(
         stream_.api->ncclAllReduce(from, to, bytes / element(), type_, reduction_.op(), stream_.comm, stream_.stream),
         "ncclAllReduce");
@@ -352,6 +368,7 @@ class StreamLaunch::Parts {
   PackedBuffer* packed_;
   ReductionHandle reduction_;
   ncclDataType_t type_ = kNcclUint8;
+  bool scaled_alone_ = false;  // by the kernel that NCCL has for one rank
   std::vector<Batch> batches_;
   size_t batch_ = 0;  // the one that is under way
 };
@@ -380,6 +397,7 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size) {
   auto op = RedOpOf(operation);
   if (!op.ok()) return op.status();
   reduction.op = op.value();
+  if (reduction.op == kNcclAvg && world_size == 1) reduction.op = kNcclSum;  // a copy
   reduction.factor = operation.prescale * operation.postscale;
   if (reduction.factor == 1.0) return reduction;
   if (reduction.op != kNcclSum && reduction.op != kNcclAvg)
@@ -396,6 +414,12 @@ int MaxBlocks(const GpuInfo& gpu, size_t queues, int most) {
   const int share = gpu.multiprocessors > 0 ? std::max(1, gpu.multiprocessors / static_cast<int>(queues)) : 0;
   if (most <= 0 || share == 0) return std::max(most, share);
   return std::min(most, share);
+}
+
+std::array<size_t, 3> PartsOfOneRank(size_t bytes) {
+  constexpr size_t kBlock = size_t{16} << 10;
+  constexpr size_t kAllBlocks = 32 * kBlock;
+  return {bytes - bytes % kAllBlocks, bytes % kAllBlocks - bytes % kBlock, bytes % kBlock};
 }
 
 uint64_t ScalarOf(ncclDataType_t type, double factor) {

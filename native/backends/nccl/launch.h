@@ -2,6 +2,7 @@
 #ifndef TFCOLLECTIVE_BACKENDS_NCCL_LAUNCH_H_
 #define TFCOLLECTIVE_BACKENDS_NCCL_LAUNCH_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,6 +32,10 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 // room at the same time: a kernel waits on the GPU for the other ranks, whose kernels may come in another order. 0: as
 // many as NCCL takes. `most` (0: not set) is what the user allows. Pure.
 int MaxBlocks(const GpuInfo& gpu, size_t queues, int most);
+
+// How many bytes to let one rank scale at a time. NCCL before 2.29.7 deals the elements to one block for each 16 KiB, at
+// most 32, and leaves out what remains of that division (NVIDIA/nccl, issue 1950): of these parts nothing remains. Pure.
+std::array<size_t, 3> PartsOfOneRank(size_t bytes);
 
 // What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.
 uint64_t ScalarOf(ncclDataType_t type, double factor);

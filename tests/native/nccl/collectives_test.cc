@@ -82,6 +82,30 @@ TEST_F(GpuCollectivesTest, SixteenBitTypesAndScales) {
   });
 }
 
+TEST_F(GpuCollectivesTest, OneRankScalesEveryElement) {
+  RunGpuWorld(1, [](GpuRank& self) {
+    for (const tfc_collective collective : {TFC_ALLREDUCE, TFC_REDUCESCATTER}) {
+      for (const size_t count : {size_t{1}, size_t{4097}, size_t{65537}, size_t{500000}}) {
+        OnGpu<double> input(self.rank, Values<double>(self.rank, count));
+        OnGpu<double> output(self.rank, std::vector<double>(count, -1.0));
+        tfc_request request = MakeRequest(collective, TFC_FLOAT64, TFC_AVERAGE, "scaled");
+        const tfc_span span{input.data(), output.data(), static_cast<int64_t>(count)};
+        const auto rows = static_cast<int64_t>(count);
+        request.shape = &rows;
+        request.ndim = 1;
+        request.spans = &span;
+        request.num_spans = 1;
+        request.prescale = 4.0;
+        const CallResult result = self.Run(request);
+        ASSERT_EQ(result.code, TFC_OK) << result.message;
+        auto expected = Values<double>(self.rank, count);
+        for (double& value : expected) value *= 4.0;
+        EXPECT_EQ(output.Get(self.stream), expected) << count;
+      }
+    }
+  });
+}
+
 TEST_F(GpuCollectivesTest, SeveralTensorsInOneOperation) {
   RunGpuWorld(2, [](GpuRank& self) {
     const std::vector<size_t> counts{3, 100000, 0, 1, 70000, 17};  // large ones go alone, small ones together

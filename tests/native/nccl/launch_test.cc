@@ -68,6 +68,25 @@ uint16_t Reference(Dtype dtype, double factor) {
   return result;
 }
 
+TEST(ReductionOfTest, TheAverageOfOneRankIsItsInput) {
+  const auto average = ReductionOf(AllReduce(Dtype::kFloat64, Op::kAverage), 1);
+  EXPECT_EQ(average.value().op, kNcclSum);
+  EXPECT_FALSE(average.value().premultiplied);
+  EXPECT_EQ(ReductionOf(AllReduce(Dtype::kFloat64, Op::kAverage, 3), 1).value().factor, 3.0);
+}
+
+TEST(PartsOfOneRankTest, AreWhatBlocksShareWithoutARest) {
+  constexpr size_t kBlock = size_t{16} << 10;
+  for (size_t bytes = 0; bytes < 80 * kBlock; bytes += 1000) {
+    const auto parts = PartsOfOneRank(bytes);
+    EXPECT_EQ(parts[0] + parts[1] + parts[2], bytes);
+    EXPECT_EQ(parts[0] % (32 * kBlock), 0U);
+    EXPECT_EQ(parts[1] % kBlock, 0U);
+    EXPECT_LT(parts[1], 32 * kBlock);
+    EXPECT_LT(parts[2], kBlock);
+  }
+}
+
 TEST(MaxBlocksTest, AllQueuesFindRoomOnTheGpuTogether) {
   GpuInfo gpu;
   gpu.multiprocessors = 132;

@@ -183,7 +183,17 @@ void ReduceAs(const Call& call, size_t first, size_t count, std::byte* to) {
   ReduceTyped<T>(call, first, count, to, Load<T>, Store<T>);
 }
 
+// How many elements the kernel of one rank scales, as of NCCL before 2.29.7: it gives each block as many whole packs of
+// 16 bytes as its share, rounded down, takes, and leaves out the rest.
+size_t ScaledAlone(size_t count, size_t element) {
+  const size_t blocks = std::min<size_t>(32, (count * element + (16 << 10) - 1) / (16 << 10));
+  const size_t pack = 16 / element;
+  return blocks == 0 ? 0 : std::min(count, blocks * ((count / blocks + pack - 1) / pack * pack));
+}
+
 void Reduce(const Call& call, size_t first, size_t count, std::byte* to) {
+  if (call.comm->size == 1 && (call.meta.op >= kFirstOwnOp || call.meta.op == tfc::kNcclAvg))
+    count = ScaledAlone(count, SizeOf(call.meta.type));
   switch (call.meta.type) {
     case tfc::kNcclInt8:
       return ReduceAs<int8_t>(call, first, count, to);
