@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Takes what is needed to a machine with a GPU, and runs it there.
 #
-#   tools/gpu_check.sh pack FOLDER       fills FOLDER (some MiB): the package as built here, the tests, this script
+#   tools/gpu_check.sh pack FOLDER       fills FOLDER (some MiB): the packages as built here, the tests, this script
 #   FOLDER/gpu_check.sh                  on the machine with the GPU: runs them; needs Python 3.10 to 3.13, numpy and CuPy
 #                                        there, and nothing from a network
 #
@@ -20,6 +20,7 @@ pack() {
   [ -e "$root/tfcollective/_native/libtfcollective.so" ] || fail "nothing is built yet to take along: make develop"
   mkdir -p "$folder"
   (cd "$root" && find tfcollective -name '*.py' -o -name '*.so' | tar -cf - -T -) | tar -xf - -C "$folder"
+  (cd "$root/benchmarks" && find tfcollective_bench -name '*.py' | tar -cf - -T -) | tar -xf - -C "$folder"
   cp "$root/tests/gpu/gpu_matrix.py" "$here/gpu_check.sh" "$folder/"
   du -sh "$folder"
 }

@@ -79,9 +79,10 @@ class CupyDevice:
         """See :class:`Device`."""
         import numpy as np
 
-        # CuPy gives the id as a tuple of signed bytes.
-        mine = np.array(self._nccl.get_unique_id(), dtype=np.int64)
-        shared = tuple(int(byte) for byte in world.broadcast(mine, 0, name="bench/id"))
+        # A tuple of signed bytes; from CuPy 14 on, bytes.
+        made = self._nccl.get_unique_id()
+        numbers = world.broadcast(np.array(list(made), dtype=np.int64), 0, name="bench/id")
+        shared = type(made)(int(byte) for byte in numbers)
         direct = self._nccl.NcclCommunicator(world.size, shared, world.rank)
         types = {name: getattr(self._nccl, f"NCCL_{name.upper()}") for name in TYPES}
 
