@@ -4,6 +4,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -180,27 +181,30 @@ def introduce(process, config, inner=watched.introduce):
 watched.introduce = introduce
 options = ServerOptions("job", b"k" * 32, workers(2), 60.0, bounds=Bounds(1, 2, 3, 30.0))
 from pathlib import Path
-made = watched.WatchedCoordinator(options, Path(sys.argv[1]), dict(os.environ), "warning", lambda event: None)
+made = watched.WatchedCoordinator(
+    options, Path(sys.argv[1]), dict(os.environ), "warning", lambda event: None, lambda: print("it serves", flush=True)
+)
 made.__enter__()
 threading.Event().wait()
 """.replace("WHEN", str(when.startswith("before")))
-    launcher = psutil.Popen([sys.executable, "-c", program, str(tmp_path / "journal")])
+    launcher = psutil.Popen([sys.executable, "-c", program, str(tmp_path / "journal")], stdout=subprocess.PIPE)
     try:
-        until(lambda: armed(launcher.children()), 60)
-        (child,) = launcher.children()
         if when == "while it serves":
-            until(lambda: [one for one in child.net_connections() if one.status == psutil.CONN_LISTEN], 60)
+            assert launcher.stdout.readline() == b"it serves\n"
+        until(lambda: is_armed(launcher.children()), 60)
+        (child,) = launcher.children()
         child.suspend()
         launcher.kill()
         until(lambda: gone(child), 60)
     finally:
         launcher.kill()
         launcher.wait()
+        launcher.stdout.close()
 
 
-def armed(children):
-    """Whether the coordinator's Python has run its first line, which imports the module that the kernel is asked by."""
-    return children and any("ctypes" in one.path for one in children[0].memory_maps())
+def is_armed(children):
+    """Whether the coordinator's Python is past its first line, in which it asks the kernel: it imports our modules."""
+    return children and any("aiohttp" in one.path for one in children[0].memory_maps())
 
 
 def test_the_port_is_never_free_while_none_listens(tmp_path):
