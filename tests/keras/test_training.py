@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
-if version("keras").startswith("2."):  # the longest test of all: once in `make test`, with Keras 2 in `make test-long`
+if tf.keras.__version__.startswith("2."):  # the longest test of all: once in `make test`, with Keras 2 in `make test-long`
     pytestmark.append(pytest.mark.long)
 JOB = Path(__file__).with_name("job_training.py")
 
