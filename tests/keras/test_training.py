@@ -12,7 +12,8 @@ tf = pytest.importorskip("tensorflow")
 from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
-if tf.keras.__version__.startswith("2."):  # the longest test of all: once in `make test`, with Keras 2 in `make test-long`
+# The longest test of all: once in `make test`, with Keras 2 in `make test-long`.
+if tf.keras.__version__.startswith("2."):
     pytestmark.append(pytest.mark.long)
 JOB = Path(__file__).with_name("job_training.py")
 
