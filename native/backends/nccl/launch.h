@@ -33,8 +33,9 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 // many as NCCL takes. `most` (0: not set) is what the user allows. Pure.
 int MaxBlocks(const GpuInfo& gpu, size_t queues, int most);
 
-// How many bytes to let one rank scale at a time. NCCL before 2.29.7 deals the elements to one block for each 16 KiB, at
-// most 32, and leaves out what remains of that division (NVIDIA/nccl, issue 1950): of these parts nothing remains. Pure.
+// How many bytes to let one rank scale at a time. NCCL before 2.29.7 deals the elements to one block for each 16 KiB,
+// at most 32, and leaves out what remains of that division (NVIDIA/nccl, issue 1950): of these parts nothing remains.
+// Pure.
 std::array<size_t, 3> PartsOfOneRank(size_t bytes);
 
 // What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.
