@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from tfcollective._version import __version__
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, Order, StopCommand, WorkerPlan
 from tfcollective.codec import decode, encode_line
+from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError
 from tfcollective.launch.gather import version_problem
@@ -256,7 +258,9 @@ def test_a_second_ctrl_c_leaves_it_less_time():
     assert one._stop_limit == 10.0
 
 
-def test_a_coordinator_that_is_gone():
+def test_a_coordinator_that_is_gone(monkeypatch):
+    soon = Retry(seconds=0.1, pause=0.01, first_pause=0.01)
+    monkeypatch.setattr("tfcollective.launch.nodes.Channel", partial(Channel, retry=soon))
     assert node(CoordinatorError("no answer")).wait().message == "h2: no answer"
     assert node(CoordinatorError("no answer"), replace(FACTS, name="")).wait().message == "no answer"
 
