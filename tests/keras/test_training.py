@@ -7,13 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
 
 from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(1200)]
 # The longest test of all: once in `make test`, with Keras 2 in `make test-long`.
-if tf.keras.__version__.startswith("2."):
+if keras.__version__.startswith("2."):
     pytestmark.append(pytest.mark.long)
 JOB = Path(__file__).with_name("job_training.py")
 
