@@ -24,7 +24,7 @@ from tfcollective.cli.platforms import PLATFORMS, cluster_options, refuse_option
 from tfcollective.clock import on_thread
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.launch.launcher import CheckedLauncher, Finding, find_launcher
-from tfcollective.processes import answer_of
+from tfcollective.processes import answer_of, program_of
 from tfcollective.settings import Settings, environ_snapshot
 from tfcollective.timing import TIMING
 
@@ -34,8 +34,10 @@ _KERASES = ("keras", "keras-nightly")
 _PACKAGES = ("numpy", *_TENSORFLOWS, *_KERASES, "aiohttp", "cryptography")
 _RANKS = 2
 _LOOPBACK_LENGTH = 1000
+_REPORT = "tfcollective: the job failed"
 # TensorFlow runs in a process of its own: it is slow to import, and a library that does not fit it may crash.
-_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); print(t.allreduce([1.0, 2.0]).numpy().tolist())"
+# Of two processes, since the op of one alone has ended before TensorFlow waits for it.
+_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [t.size()]"
 
 
 def _hidden(one: GroupedOption) -> GroupedOption:
@@ -234,15 +236,18 @@ def _tensorflow_ops() -> Finding:
     name = "TensorFlow ops"
     if not any(map(_version, _TENSORFLOWS)):
         return Finding(name, True, "not needed without TensorFlow")
-    done = answer_of([sys.executable, "-c", _OPS_PROGRAM], TIMING.check_start)
+    limit = ("--start-timeout", f"{TIMING.check_start:g}")
+    job = [*program_of("tfcollective.cli"), "run", "-np", str(_RANKS), *limit, sys.executable, "-c", _OPS_PROGRAM]
+    done = answer_of([sys.executable, *job], TIMING.check_start)
     if done is None:
         detail = f"no answer within {TIMING.check_start:g} s"
         return Finding(name, False, detail, "see whether TensorFlow itself imports")
     if done.returncode == 0:
         return Finding(name, True, "load and run")
-    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    said = done.stderr.strip() or f"exit code {done.returncode}"
+    report = said[max(said.rfind(_REPORT), 0) :]
     return Finding(
-        name, False, last, "use TensorFlow 2.15.1 or newer, and see the whole error: import tfcollective.tensorflow"
+        name, False, report, "use TensorFlow 2.15.1 or newer, and see the whole error: import tfcollective.tensorflow"
     )
 
 
