@@ -35,9 +35,9 @@ _PACKAGES = ("numpy", *_TENSORFLOWS, *_KERASES, "aiohttp", "cryptography")
 _RANKS = 2
 _LOOPBACK_LENGTH = 1000
 _REPORT = "tfcollective: the job failed"
-# TensorFlow runs in a process of its own: it is slow to import, and a library that does not fit it may crash.
-# Of two processes, since the op of one alone has ended before TensorFlow waits for it.
-_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [t.size()]"
+# TensorFlow runs in processes of its own: it is slow to import, and a library that does not fit it may crash. They are
+# two, since the op of one alone has ended before TensorFlow waits for it.
+_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [2.0]"
 
 
 def _hidden(one: GroupedOption) -> GroupedOption:
