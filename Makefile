@@ -111,7 +111,7 @@ RELEASE_CHECK = PATH="$(RELEASE_TOOLS)/bin:$$PATH" $(RELEASE_TOOLS)/bin/python t
 
 release-check: dist/release/made  ## check what `make release` has made; CHECK_ARGS=--unreleased before the changelog has the version
 	$(call say,checks of the release)
-	@$(RELEASE_CHECK) $(PYTHONS:%=--python %) $(CHECK_ARGS)
+	@$(RELEASE_CHECK) $(PYTHONS:%=--python %) $(TENSORFLOWS:%=--tensorflow $(VENV)/%/bin/python) $(CHECK_ARGS)
 
 RELEASE_WITH ?= $(TENSORFLOWS)
 # What touches the shared objects, and jobs from end to end.

@@ -29,14 +29,22 @@ MAX_GLIBC = (2, 28)
 NATIVE = "tfcollective/_native/"
 TENSORFLOW = "libtensorflow_framework.so.2"  # the process has loaded it
 BIN = Path(sys.executable).parent
+# Run by the Python of one environment, with that of another: it finds the other's packages, too.
+_SEE_PACKAGES_OF = """
+import pathlib, subprocess, sys
+where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+mine, others = (subprocess.check_output([one, "-c", where], text=True) for one in (sys.executable, sys.argv[1]))
+pathlib.Path(mine.strip(), "others.pth").write_text(others)
+"""
 
 
 class Release:
     """The folder with the files of a release, all of one version."""
 
-    def __init__(self, folder: Path, pythons: Sequence[str], unreleased: bool) -> None:
+    def __init__(self, folder: Path, pythons: Sequence[str], tensorflows: Sequence[str], unreleased: bool) -> None:
         self.folder = folder
         self.pythons = pythons
+        self.tensorflows = tensorflows
         self.unreleased = unreleased
         self.version = _version_in(ROOT / "tfcollective" / "_version.py")
 
@@ -188,11 +196,27 @@ def installs(release: Release) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _smoke(python: str, folder: Path, release: Release) -> Iterator[str]:
+def tensorflow_ops(release: Release) -> Iterator[str]:
+    """In front of every TensorFlow that is here, the wheel's op runs between two processes: `tfcollective check`."""
+    if not release.tensorflows:
+        yield "no environment with TensorFlow was given"
+    for python in release.tensorflows:
+        folder = Path(tempfile.mkdtemp(prefix="tfcollective-smoke-"))
+        try:
+            yield from (f"{python}: {problem}" for problem in _smoke(python, folder, release, with_its_packages=True))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _smoke(python: str, folder: Path, release: Release, *, with_its_packages: bool = False) -> Iterator[str]:
     bin_ = folder / "bin"
+    # What is installed there must stay, and must not count as what is to be installed here.
+    alone = ["--no-deps", "--force-reinstall"] if with_its_packages else []
+    wheel = str(release.wheel("x86_64"))
     steps = (
         [python, "-m", "venv", str(folder)],
-        [str(bin_ / "pip"), "install", "--quiet", "--disable-pip-version-check", str(release.wheel("x86_64"))],
+        *([[str(bin_ / "python"), "-c", _SEE_PACKAGES_OF, python]] if with_its_packages else []),
+        [str(bin_ / "pip"), "install", "--quiet", "--disable-pip-version-check", *alone, wheel],
         [str(bin_ / "tfcollective"), "check"],
         [str(bin_ / "tfcollective"), "--version"],
     )
@@ -228,6 +252,7 @@ CHECKS: tuple[Callable[[Release], Iterator[str]], ...] = (
     sizes,
     licences,
     installs,
+    tensorflow_ops,
 )
 
 
@@ -236,9 +261,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="the release, as `make release` leaves it")
     parser.add_argument("--python", action="append", default=[], help="install the wheel with it; may be repeated")
+    parser.add_argument(
+        "--tensorflow", action="append", default=[], help="a Python that has TensorFlow; may be repeated"
+    )
     parser.add_argument("--unreleased", action="store_true", help="the changelog need not have the version yet")
     options = parser.parse_args(arguments)
-    release = Release(options.folder.resolve(), options.python, options.unreleased)
+    release = Release(options.folder.resolve(), options.python, options.tensorflow, options.unreleased)
     failed = False
     for check in CHECKS:
         problems = list(check(release))
