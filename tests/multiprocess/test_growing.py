@@ -39,7 +39,8 @@ def test_a_job_grows_and_shrinks_with_its_hosts(growing):
     assert growing.worlds[-1] == [1]
     assert list(ended) == [1]
     assert all(f"worker:{task} has left in order" in err for task in (0, 2))
-    assert "failed" not in err
+    # One that is asked to leave while it connects breaks off its handshake.
+    assert not [line for line in err.splitlines() if "failed" in line and "TLS handshake" not in line]
     assert "takes the place of" not in err
 
 

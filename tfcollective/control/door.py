@@ -149,7 +149,8 @@ class Door(asyncio.Protocol):
             )
         except OSError as error:
             peer = transport.get_extra_info("peername")
-            self._on_failure(f"a TLS handshake of {peer[0] if peer else 'a client'} failed: {error}")
+            why = str(error) or type(error).__name__  # one that has ended meanwhile leaves no text
+            self._on_failure(f"a TLS handshake of {peer[0] if peer else 'a client'} failed: {why}")
             self.connection_lost(error)
             return
         if self.transport is None or found is None:  # it was ended meanwhile
