@@ -11,6 +11,41 @@
 namespace tfc_tf::ops {
 namespace {
 
+// As libstdc++ lays one out, whichever library this is compiled with: two words, what copies and ends them, what calls.
+struct Given {
+  struct Words {
+    int* calls;
+    int* held;
+  };
+  static bool Manage(Words& to, const Words& from, int task) {
+    if (task == 2) to = from;
+    *from.held += task == 2 ? 1 : -1;
+    return false;
+  }
+  static void Call(const Words& words) { ++*words.calls; }
+
+  Words words;
+  bool (*manage)(Words& to, const Words& from, int task) = Manage;
+  void (*call)(const Words& words) = Call;
+};
+
+TEST(AsyncDoneTest, CallsCopiesAndEndsByTheLayoutOfLibstdcxx) {
+  int calls = 0;
+  int held = 0;
+  {
+    Given given{{&calls, &held}};
+    const AsyncDone done(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&given));
+    given.words = {nullptr, nullptr};
+    EXPECT_EQ(held, 1);
+    const AsyncDone copied(done);
+    EXPECT_EQ(held, 2);
+    done();
+    copied();
+    EXPECT_EQ(calls, 2);
+  }
+  EXPECT_EQ(held, 0);
+}
+
 #ifdef __GLIBCXX__  // TensorFlow's own; the std::function of another library looks different
 
 AsyncDone CopyOf(std::function<void()>* function) {
