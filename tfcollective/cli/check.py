@@ -36,7 +36,8 @@ _RANKS = 2
 _LOOPBACK_LENGTH = 1000
 _REPORT = "tfcollective: the job failed"
 # TensorFlow runs in processes of its own: it is slow to import, and a library that does not fit it may crash. They are
-# two, since the op of one alone has ended before TensorFlow waits for it.
+# two, since the op of one alone has ended before TensorFlow waits for it; and they see no GPU, which each would want to
+# have for itself.
 _OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [2.0]"
 
 
@@ -236,9 +237,9 @@ def _tensorflow_ops() -> Finding:
     name = "TensorFlow ops"
     if not any(map(_version, _TENSORFLOWS)):
         return Finding(name, True, "not needed without TensorFlow")
-    limit = ("--start-timeout", f"{TIMING.check_start:g}")
-    job = [*program_of("tfcollective.cli"), "run", "-np", str(_RANKS), *limit, sys.executable, "-c", _OPS_PROGRAM]
-    done = answer_of([sys.executable, *job], TIMING.check_start)
+    options = ("-np", str(_RANKS), "--start-timeout", f"{TIMING.check_start:g}", "--env", "CUDA_VISIBLE_DEVICES=-1")
+    job = ["run", *options, sys.executable, "-c", _OPS_PROGRAM]
+    done = answer_of([sys.executable, *program_of("tfcollective.cli"), *job], TIMING.check_start)
     if done is None:
         detail = f"no answer within {TIMING.check_start:g} s"
         return Finding(name, False, detail, "see whether TensorFlow itself imports")
