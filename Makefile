@@ -31,7 +31,7 @@ SHELL := /bin/bash
 .SECONDARY:
 .PHONY: help demo docs test lint format wheel develop test-native test-native-aarch64 test-native-asan test-native-tsan test-python \
   test-tf221 test-tf215 test-tensorflows test-slurm test-long test-late test-elastic test-second-device test-pythons test-hosts test-engines \
-  test-yarn test-soak bench bench-quick chaos bench-native googletest clean distclean test-kubernetes test-spark test-kerberos
+  test-yarn test-soak test-all bench bench-quick chaos bench-native googletest clean distclean test-kubernetes test-spark test-kerberos
 
 help:            ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -47,6 +47,9 @@ test:            ## lint, native tests and Python tests under both TensorFlow ve
 	@$(MAKE) --no-print-directory test-native
 	@$(MAKE) --no-print-directory test-python
 	$(call say,all tests passed)
+
+test-all:        ## what .ci/run and `make test` leave out: sanitizers, other Pythons, hosts, SLURM, Kubernetes, Spark, YARN; hours
+	@tools/test_all.sh
 
 # ---- environments ---------------------------------------------------------------------------------------------------
 
