@@ -153,6 +153,12 @@ class Reconciler:
         """The processes that run there, or are about to."""
         return [task for task, slot in list(self._running.items()) if slot.host == node.facts.name]
 
+    def _tasks_by_host(self) -> Mapping[str, Sequence[TaskKey]]:
+        tasks: dict[str, list[TaskKey]] = {}
+        for task, slot in self._running.items():
+            tasks.setdefault(slot.host, []).append(task)
+        return tasks
+
     def _post(self, news: Callable[[], None]) -> None:
         self._news.put(news)
         self._job.exits.put(None)
@@ -180,7 +186,8 @@ class Reconciler:
     def _take_hosts(self, hosts: tuple[Host, ...]) -> None:
         _LOG.warning("the hosts of the job are now %s", ", ".join(map(str, hosts)) or "none")
         self._hosts = hosts
-        self._given_up = {slot for slot in self._given_up if slot.number < self._slots_of(slot.host)}
+        slots = self._slots_by_host
+        self._given_up = {slot for slot in self._given_up if slot.number < slots.get(slot.host, 0)}
 
     def _come(self, host: str, answer: Node | str) -> None:
         del self._agents[host]
@@ -364,10 +371,15 @@ class Reconciler:
         return next((one.slots for one in self._hosts if one.name == host), 0)
 
     @property
+    def _slots_by_host(self) -> Mapping[str, int]:
+        return {one.name: one.slots for one in self._hosts}
+
+    @property
     def _one_stays_for_others(self) -> bool:
         """Whether a rank that has no slot any longer has not been asked to leave yet."""
+        slots = self._slots_by_host
         staying = (slot for task, slot in self._running.items() if task not in self._leaving)
-        return any(slot.number >= self._slots_of(slot.host) for slot in staying)
+        return any(slot.number >= slots.get(slot.host, 0) for slot in staying)
 
     def _ask_to_leave(self, task: TaskKey) -> None:
         slot = self._running[task]
@@ -412,9 +424,12 @@ class Reconciler:
         """Has a warm spare made on each node all of whose processes train: not before, as these would start later."""
         unprepared = [node for host, node in self._nodes.items() if not self._agents[host].prepared]
         modules = self._job.slow_modules if unprepared and self._job.spec.warm_spares else ()
+        if not modules:
+            return
         members = set(self._job.view.members)
-        for node in unprepared if modules else ():
-            here = self.tasks_on(node)
+        tasks = self._tasks_by_host()
+        for node in unprepared:
+            here = tasks.get(node.facts.name, ())
             if here and members.issuperset(here):
                 self._agents[node.facts.name].prepared = True
                 slot = self._running[here[0]]

@@ -57,6 +57,27 @@ def test_without_others_that_take_over_all_leave():
     assert next_changes([B], 2, running, members=tuple(running), blocked={"b"}).leave == tuple(running)
 
 
+class CountedTask(TaskKey):
+    """Counts how often it is compared with another one."""
+
+    compared = 0
+    __hash__ = TaskKey.__hash__
+
+    def __eq__(self, other):
+        CountedTask.compared += 1
+        return super().__eq__(other)
+
+
+def test_the_cost_of_a_decision_does_not_grow_with_the_square_of_the_ranks():
+    ranks = 300
+    CountedTask.compared = 0
+    running = {CountedTask("worker", index): Slot(f"host-{index // 8}", index % 8) for index in range(ranks)}
+    hosts = [Host(f"host-{number}", 8) for number in range(ranks // 8)]
+    members = [CountedTask("worker", index) for index in range(ranks)]  # as read from a message: not the same objects
+    next_changes(hosts, ranks, running, members=members)
+    assert CountedTask.compared < 10 * ranks
+
+
 HOSTS = st.lists(st.builds(Host, st.sampled_from("abcd"), st.integers(1, 3)), max_size=4, unique_by=lambda h: h.name)
 
 

@@ -65,8 +65,8 @@ def next_changes(
 
 def _keeper(staying: Sequence[TaskKey], outside: Sequence[TaskKey], members: Sequence[TaskKey]) -> TaskKey | None:
     """The first member, if all that stay are to go."""
-    here = [task for task in members if task in staying]
-    return here[0] if here and set(here) <= set(outside) else None
+    here = set(staying).intersection(members)
+    return next(task for task in members if task in here) if here and here.issubset(outside) else None
 
 
 def in_order_of_arrival(known: Sequence[Host], found: Sequence[Host]) -> tuple[Host, ...]:
