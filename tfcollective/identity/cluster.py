@@ -31,6 +31,8 @@ _LISTED_TYPES = (*TRAINER_TYPES, EVALUATOR, PS)
 _KNOWN_TYPES = (*TRAINER_TYPES, *SIDE_TYPES, PS)
 _SCHEMES = ("grpc://",)
 _CLUSTER_SPEC = "CLUSTER_SPEC"
+# The training operator of Kubeflow before 1.7 writes the cluster of dynamic workers under the second name.
+_CLUSTER_NAMES = ("cluster", "sparseCluster")
 # The pools' places are fixed: primary replica, workers, parameter or reduction servers, evaluators.
 _POOLS = {"workerpool0": CHIEF, "workerpool1": WORKER, "workerpool2": PS, "workerpool3": EVALUATOR}
 
@@ -63,15 +65,18 @@ def _load(text: str, where: str) -> Mapping[str, object]:
     return document
 
 
-def _has_cluster(document: Mapping[str, object]) -> bool:
-    """Whether there is anybody in it; a process whose cluster is empty runs for itself."""
-    cluster = document.get("cluster")
-    return bool(cluster) and (not isinstance(cluster, Mapping) or any(cluster.values()))
+def _cluster_of(document: Mapping[str, object]) -> object:
+    """The cluster in a document, or None where there is nobody in it."""
+    for name in _CLUSTER_NAMES:
+        cluster = document.get(name)
+        if cluster and (not isinstance(cluster, Mapping) or any(cluster.values())):
+            return cluster
+    return None
 
 
 def _claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
     """Who this process is by the document of a variable. Raises ConfigError."""
-    cluster = _read_cluster(document.get("cluster"), where)
+    cluster = _read_cluster(_cluster_of(document), where)
     task = _read_task(document.get("task"), where) or _find_self(cluster, facts)
     world = _world(cluster, task, facts.settings.size)
     _check_member(cluster, task, world)
@@ -252,7 +257,19 @@ def _tf_config_text(facts: Facts) -> str:
 
 def _is_tf_config_present(facts: Facts) -> bool:
     text = _tf_config_text(facts)
-    return bool(text) and _has_cluster(_load(text, TF_CONFIG))
+    return bool(text) and _cluster_of(_load(text, TF_CONFIG)) is not None
+
+
+def check_task_without_cluster(facts: Facts, advice: str) -> None:
+    """Checks TF_CONFIG without a cluster: as for TensorFlow, the only task of a job of one process is its first
+    trainer. Raises ConfigError for any other task; ``advice`` says what else can be done."""
+    text = _tf_config_text(facts)
+    task = _read_task(_load(text, TF_CONFIG).get("task"), TF_CONFIG) if text else None
+    if task is not None and not (task.is_trainer and task.index == 0):
+        raise ConfigError(
+            f"{TF_CONFIG}: this process is {task}, but there is no cluster, or an empty one, so nothing says who the "
+            f"others are: add 'cluster' with the addresses of all tasks; {advice}"
+        )
 
 
 def _parse_tf_config(facts: Facts) -> Claim:

@@ -7,7 +7,7 @@
     mpi          OMPI_COMM_WORLD_RANK, MV2_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK
     slurm        SLURM_PROCID in a step
     kubernetes   JOB_COMPLETION_INDEX with a size or a place to meet
-    single       nothing of these: a process alone
+    single       nothing of these: a process alone; an error where the environment says that there are others
 
 The first that is present decides; ``TFCOLLECTIVE_IDENTITY`` names another one.
 """
@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Mapping
 from tfcollective.errors import ConfigError
 from tfcollective.identity import cluster, kubernetes, mpi
 from tfcollective.identity.addresses import is_own_host
+from tfcollective.identity.alone import check_alone
 from tfcollective.identity.by_rank import SAGEMAKER, SLURM
 from tfcollective.identity.keys import read_key
 from tfcollective.identity.model import Claim, Facts, Identity, Source
@@ -50,8 +51,7 @@ def discover(
         return _launched(settings, read_key(settings), node)
     source = _find(facts, forced)
     if source is None:
-        alone, name = TaskKey(WORKER, 0), f"single-{os.getpid()}"
-        return Identity(alone, 1, coordinator=None, job_id=name, key=None, source="single", node_id=node)
+        return _alone(node, () if forced == "single" else check_alone(facts))
     claim = source.parse(facts)
     _check_ps(claim, source, settings)
     identity = _identity(claim, source, settings, node)
@@ -59,6 +59,13 @@ def discover(
     for note in identity.notes:
         _LOG.info("identity: %s", note)
     return identity
+
+
+def _alone(node: str, warnings: tuple[str, ...]) -> Identity:
+    for warning in warnings:
+        _LOG.warning("%s", warning)
+    name = f"single-{os.getpid()}"
+    return Identity(TaskKey(WORKER, 0), 1, None, name, key=None, source="single", node_id=node, notes=warnings)
 
 
 def _launched(settings: Settings, key: bytes | None, node: str) -> Identity:

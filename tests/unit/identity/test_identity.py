@@ -200,3 +200,11 @@ def test_the_node_is_the_kernel_and_the_network_namespace():
     assert node_id("boot", 1) != node_id("other", 1)
     assert current_node_id() == current_node_id()
     assert current_node_id("mine") == "mine"
+
+
+def test_a_process_that_is_probably_one_of_several_is_warned(caplog):
+    discover(Settings(), {"RANK": "1", "WORLD_SIZE": "4"})
+    assert "RANK=1 and WORLD_SIZE=4" in caplog.text
+    caplog.clear()
+    discover(Settings(identity="single"), {"RANK": "1", "WORLD_SIZE": "4"})
+    assert not caplog.text
