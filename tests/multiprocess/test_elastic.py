@@ -217,7 +217,7 @@ def train_until_whole():
 
 
 def test_a_function_gives_the_results_of_the_ranks_at_the_end():
-    results = tfcollective.run(train_until_whole, num_proc=3, min_num_proc=1)
+    results = tfcollective.run(train_until_whole, num_proc=3, min_num_proc=1, hosts="localhost:2,127.0.0.1:1")
     assert results == [("worker:0", 0), ("worker:2", 1), ("worker:3", 2)]
 
 

@@ -79,6 +79,7 @@ class Failure(Enum):
     PROGRAM = "program"  # a task has ended by an error of the program: another one in its place would, too
     OVER = "over"  # no member is left, and one has ended well: there is nothing left to do
     LIMIT = "limit"  # the world has changed as often as it may
+    LEFT = "left"  # all have gone before the first world, some of them in order
     NO_SURVIVOR = "no survivor"  # of the last world no member is left that could give the others its state
 
 
@@ -245,6 +246,7 @@ class Rounds:
         self._admits = False
         if self._short_since is not None:
             self._settle(now)
+        self._give_up_untrained()
 
     def join(self, request: JoinRequest, now: float) -> None:
         """A task that takes part joins the round; it must not have been given up, or be leaving. A member that is in a
@@ -297,10 +299,11 @@ class Rounds:
         now = self._counted(now)
         if not well:
             self._done.discard(task)
-        self._drop(task, Absence.ENDED)
+        self._drop(task, Absence.LEAVING if task in self._asked else Absence.ENDED)
         self._settle(now)
         self._break_off()
         self._give_up_without_state()
+        self._give_up_untrained()
 
     def end(self, why: Failure) -> None:
         """There is no next world."""
@@ -402,7 +405,7 @@ class Rounds:
     def _drop(self, task: TaskKey, why: Absence) -> None:
         if task in self._members and task not in self._absent:
             self._staying -= 1
-        if self._absent.get(task) is not Absence.OVERTAKEN:
+        if self._absent.get(task) not in (Absence.OVERTAKEN, Absence.LEAVING):
             self._absent[task] = why
         self._asked.discard(task)
         self._required.pop(task, None)
@@ -447,6 +450,13 @@ class Rounds:
         """Nothing is waited for once all members are gone: those that come would have no state to take."""
         if self._world is not None and self._bounds.replaces and not self._staying and self._failed is None:
             self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
+
+    def _give_up_untrained(self) -> None:
+        """Nothing has been trained, and nothing will be: tasks that have left end well, and must not pass for a job
+        that has."""
+        over = self._world is None and not self._admits and len(self._absent) == len(self._numbers)
+        if over and Absence.LEAVING in self._absent.values() and self._failed is None:
+            self._fail(Failure.LEFT)
 
     def _fall_short(self, now: float) -> None:
         if self._short_since is None:

@@ -732,6 +732,9 @@ class Membership:
             how = f"; first, rank {view.rank} ({task}, pid {view.pid}) failed: {error}"
         if why is Failure.PROGRAM:
             return f"an error of the program ends an elastic job, too{how}"
+        if why is Failure.LEFT:
+            gone = ", ".join(f"{task} {self._how_gone(task)}" for task in self._views)
+            return f"all ranks left the job before the first of them began to train: {gone}"
         if why is Failure.NO_SURVIVOR:
             none = f"of the world of generation {self._generation} no rank is left whose state others could take"
             return f"{none}{_NOT_ELASTIC if self._gave_up() else ''}{how}"

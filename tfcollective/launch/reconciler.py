@@ -242,7 +242,8 @@ class Reconciler:
         left = task in self._job.view.leavers
         if left or record.leaving or asked:
             if left and not self._stopping():
-                _LOG.warning("%s has left in order, the other ranks go on", task)
+                others = any(one not in self._leaving for one in self._running)
+                _LOG.warning("%s has left in order%s", task, ", the other ranks go on" if others else "")
             elif asked:
                 _LOG.warning("%s %s: it was asked to leave", task, record.how)
             if not asked:

@@ -395,6 +395,17 @@ def test_when_all_are_asked_to_leave_they_do_and_the_job_fails():
     assert "no rank is left whose state others could take" in state.failure.message
 
 
+def test_when_all_leave_before_the_first_world_the_job_fails_and_says_so():
+    state = Membership(workers(2), 10.0, longest_gap=math.inf, bounds=Bounds(1, 2, 2, 30.0))
+    state.ask_to_leave([task(0), task(1)], "slot 0 of h is gone", 1.0)
+    state.join(request(0), 2.0)
+    state.exited(ended(0), 3.0)
+    state.exited(ended(1), 3.0)
+    state.admit_no_more(4.0)
+    message = "all ranks left the job before the first of them began to train: worker:0 left: slot 0 of h is gone"
+    assert message in state.failure.message
+
+
 def test_a_program_that_ends_well_because_it_was_asked_to_leave_has_not_ended_the_training():
     state = begun(2)
     state.ask_to_leave([task(0)], "SIGTERM", 1.0)

@@ -214,6 +214,26 @@ def test_a_first_world_with_too_few_fails_with_their_names():
     assert made.failed == Failed(Failure.LATE, (task(1), task(2)))
 
 
+@pytest.mark.parametrize("first_to_go", [Rounds.leaves, Rounds.ask_to_leave])
+def test_ranks_that_all_leave_before_the_first_world_have_trained_nothing(first_to_go):
+    made = rounds(2)
+    first_to_go(made, task(0), 1.0)  # the second one ends before its program has come to init()
+    made.ask_to_leave(task(1), 1.0)
+    for index in range(2):
+        made.ended(task(index), 2.0, well=True)
+    assert made.failed is None  # others may be started on other hosts
+    made.admit_no_more(3.0)
+    assert made.failed == Failed(Failure.LEFT)
+
+
+def test_a_program_that_joins_no_world_and_ends_well_is_no_failure():
+    made = rounds(2)
+    made.admit_no_more(1.0)
+    for index in range(2):
+        made.ended(task(index), 2.0, well=True)
+    assert made.failed is None
+
+
 def test_a_task_that_is_lost_before_the_first_world_may_be_replaced():
     made = rounds(2, smallest=2, largest=2)
     made.join(request(0), 0.0)

@@ -10,6 +10,7 @@ from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.plan.hosts import parse_hosts
 from tfcollective.launch.plan.placement import blocked_for
 from tfcollective.launch.plan.spec import JobSpec, first_size, usable_hosts
+from tfcollective.launch.providers import local
 from tfcollective.launch.providers.join import JoinedLauncher
 from tfcollective.launch.providers.local import LocalLauncher
 from tfcollective.task_specs import TaskSpec, trainers_of
@@ -129,3 +130,11 @@ def test_a_script_may_name_other_hosts_than_this_one():
 
 def test_a_host_is_left_alone_for_longer_after_each_loss():
     assert [blocked_for(losses) for losses in (0, 1, 2, 3, 4, 20)] == [0.0, 0.0, 30.0, 60.0, 120.0, 3600.0]
+
+
+def test_hosts_that_are_all_this_machine_are_its_one_node(monkeypatch):
+    begun = []
+    monkeypatch.setattr(local, "run_job_on", lambda provide, spec, plan, **options: begun.append((spec, plan)))
+    LocalLauncher().run(JobSpec(("x",), 3, min_proc=1, hosts=parse_hosts("localhost:2,127.0.0.1:1")))
+    [(spec, plan)] = begun
+    assert (spec.hosts, plan.hosts) == ((), ("",))  # else its ranks are on no host of the job, and have to leave

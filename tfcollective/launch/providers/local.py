@@ -57,7 +57,8 @@ class LocalLauncher(Launcher):
         if spec.timeline is not None:  # rank 0 would find out only when the job has begun
             check_writable(Path(spec.cwd or "", spec.timeline))
         _note_interfaces(spec)
-        spec = replace(spec, network_interfaces=())  # or the agent would look for one
+        # Or the agent would look for an interface. All names of this machine are one host: that of the plan.
+        spec = replace(spec, network_interfaces=(), hosts=())
         commands = {host: own_agent() for host in plan.hosts}
         return run_job_on(
             lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
