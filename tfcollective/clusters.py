@@ -294,7 +294,7 @@ def _make(client: CoordinatorClient, number: int, task: str, node: str) -> None:
         reply = payload.dumps(answer, f"the result of {task}")
     # A call that ended its process with code 0 would leave the submitter, and the other ranks, waiting for its result.
     except (Exception, SystemExit) as error:  # noqa: BLE001  the submitter gets it
-        failure = describe_exception(error, now=time.time())
+        failure = describe_exception(error, now=time.monotonic())
         reply = payload.dumps(_Answer(task, node, os.getpid(), failure=failure), "a failure")
         with suppress(Exception):
             runtime.shutdown()  # the others learn of it in their collectives

@@ -53,10 +53,11 @@ class ExceptionRecord:
         type: the class name of the exception.
         message: its text.
         traceback: the formatted traceback.
-        time: seconds since 1970 when it was raised to the top.
+        time: when it was raised to the top, in seconds on the monotonic clock of its host.
         consequence: whether another rank's failure brought it about.
         permanent: whether it comes again however often the program is started.
         blames: the rank whose end brought it about, as far as the error says so; or None.
+        interrupt: whether it is a KeyboardInterrupt: a signal has raised it, and no error of the program.
     """
 
     type: str
@@ -66,6 +67,7 @@ class ExceptionRecord:
     consequence: bool
     permanent: bool = False
     blames: int | None = None
+    interrupt: bool = False
 
 
 # A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
@@ -83,7 +85,8 @@ class ExitRecord:
         pid: its process id.
         exit_code: what it returned, or None when a signal ended it.
         signal: the signal that ended it, or None.
-        time: seconds since 1970 when it failed: of its exception if known, else of its end.
+        time: when it failed, in seconds on the monotonic clock of its host: of its exception if known, else of its end;
+            infinite where no agent has seen that.
         stopped: whether the agent ended it (because another task failed, or on request).
         note: why it was ended, if there is more to say than the signal; empty otherwise.
         stderr_tail: its last lines of stderr.
@@ -114,8 +117,8 @@ class ExitRecord:
 
     @property
     def raised(self) -> bool:
-        """Whether it raised an exception of its own, one that no other task brought about."""
-        return self.exception is not None and not self.exception.consequence
+        """Whether it raised an exception of its own, one that no other task and no Ctrl-C brought about."""
+        return self.exception is not None and not self.exception.consequence and not self.exception.interrupt
 
     @property
     def consequence(self) -> bool:
@@ -128,10 +131,9 @@ class ExitRecord:
     @property
     def of_the_program(self) -> bool:
         """Whether it ended by an error of the program, which another process in its place would raise, too: not by a
-        signal, by another rank's end or by an exit code alone. What was killed for its lateness (the note says so)
-        after it had raised an error was still on its way out. A program that is to leave may raise anything: no process
-        takes its place there."""
-        return self.failed and self.raised and not self.leaving and (self.signal is None or bool(self.note))
+        signal, by another rank's end or by an exit code alone. A program that is to leave may raise anything: no
+        process takes its place there."""
+        return self.failed and self.raised and not self.leaving
 
     @property
     def hopeless(self) -> bool:
@@ -149,14 +151,16 @@ class ExitRecord:
         return None if self.exception is None or not self.exception.consequence else self.exception.blames
 
     @property
-    def _stopped_while_failing(self) -> bool:
-        return self.stopped and self.exception is not None
+    def _was_ending(self) -> bool:
+        """Whether a signal has ended a process that an exception had ended already, but for what it does at its end."""
+        return self.signal is not None and self.exception is not None and not self.exception.interrupt
 
     @property
     def status(self) -> int:
-        """The exit code that a shell would show: the code, or 128 + signal. 1 if it was ended after it had raised."""
-        if self.signal is not None:
-            return 1 if self._stopped_while_failing or self.of_the_program else SIGNAL_BASE + self.signal
+        """The exit code that a shell would show: the code, or 128 + signal. 1 if it had raised an exception before the
+        signal: the signal only cut short its end."""
+        if self.signal is not None and not self._was_ending:
+            return SIGNAL_BASE + self.signal
         return self.exit_code if self.exit_code is not None else 1
 
     @property
@@ -166,9 +170,8 @@ class ExitRecord:
             return self.note
         if self.signal is None:
             return f"exited with code {self.exit_code}"
-        if self._stopped_while_failing:
-            return "failed, and was stopped before its process had ended"
-        return f"was killed by {signal_name(self.signal)}"
+        killed = f"was killed by {signal_name(self.signal)}"
+        return f"failed, and {killed} before its process had ended" if self._was_ending else killed
 
 
 def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
@@ -272,15 +275,15 @@ def describe_exception(
 ) -> ExceptionRecord:
     """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type, ``blames``
     of which rank's end; where that is None, the error's own word counts."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     return ExceptionRecord(
         type=type(error).__name__,
         message=_shortened(message_of(error), _MAX_MESSAGE),
-        traceback=_shortened(text, _MAX_TRACEBACK),
+        traceback=_shortened(_traceback_of(error), _MAX_TRACEBACK),
         time=now,
         consequence=consequence or is_consequence(error),
         permanent=is_permanent(error),
         blames=_named_peer(error) if blames is None else blames,
+        interrupt=isinstance(error, KeyboardInterrupt),
     )
 
 
@@ -290,6 +293,14 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception as problem:  # noqa: BLE001  # the exception's own code, which may raise anything
         return f"(its text cannot be made: {type(problem).__name__})"
+
+
+def _traceback_of(error: BaseException) -> str:
+    """The formatted traceback; a word on why there is none where the memory does not suffice for it, for example."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception as problem:  # noqa: BLE001  # of the exception's own code, too
+        return f"{type(error).__name__} (its traceback cannot be made: {type(problem).__name__})"
 
 
 def _shortened(text: str, limit: int) -> str:

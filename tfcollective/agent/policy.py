@@ -37,7 +37,7 @@ def stop_schedule(stop: Stop, limits: Timing) -> tuple[tuple[float, int], ...]:
     if stop.signal == signal.SIGKILL:
         return ((start, signal.SIGKILL),)
     signals: list[tuple[float, int]] = []
-    if stop.cause is StopCause.FAILURE:
+    if stop.cause in (StopCause.FAILURE, StopCause.ELSEWHERE):
         start += limits.settle
     elif stop.cause is StopCause.PREEMPTION:
         start += max(0.0, limits.grace - limits.terminate)  # no more than the grace until the last signal

@@ -81,7 +81,7 @@ class Supervisor:
         self._preemption = PreemptionWatch(
             config.preemption_file, config.preemption_command, environ_snapshot(), config.cwd, self._limits, clock
         )
-        self._signalled_at: float | None = None  # wall clock
+        self._signalled_at: float | None = None  # monotonic
 
     @property
     def done(self) -> bool:
@@ -117,7 +117,7 @@ class Supervisor:
         if self.leaving:
             self._report(
                 ExitRecord(
-                    *(str(worker.task), worker.rank, self._node, 0, None, None, self._clock.wall()),
+                    *(str(worker.task), worker.rank, self._node, 0, None, None, self._clock.monotonic()),
                     note=NOT_STARTED,
                     leaving=True,
                 )
@@ -267,7 +267,8 @@ class Supervisor:
                 if self._stop is not None and self._stop.cause is StopCause.PREEMPTION:
                     worker.kill_reason = f"had not left its node, which is to be taken away, within {limit}"
                 self._signal(pid, number)
-            self._signalled_at = self._signalled_at or self._clock.wall()
+            if self._signalled_at is None:
+                self._signalled_at = now
 
     def _signal(self, pid: int, number: int) -> None:
         _LOG.info("agent: sending signal %d to process %d", number, pid)
@@ -344,7 +345,7 @@ class Supervisor:
             worker.stderr_pump.catch_up()
         code, number, note = _end_of(worker, status)
         exception = read_exception(str(worker.failure_file)) if code != 0 else None
-        time = exception.time if exception is not None else self._clock.wall()
+        time = exception.time if exception is not None else self._clock.monotonic()
         self._report(
             ExitRecord(
                 task=str(worker.config.task),
@@ -365,7 +366,7 @@ class Supervisor:
     def _record_start_failure(self, config: WorkerPlan, text: str, code: int, error: ConfigError | None = None) -> None:
         """``error``: what no other process in its place would be spared."""
         self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
-        now = self._clock.wall()
+        now = self._clock.monotonic()
         exception = None if error is None else describe_exception(error, now)
         about = (str(config.task), config.rank, self._node, 0, code, None, now)
         self._report(ExitRecord(*about, stderr_tail=(text,), exception=exception))

@@ -96,7 +96,9 @@ def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirect
 
 def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
     """For the ranks that wait for it; how it ended is not known here."""
-    return ExitRecord(str(config.options.tasks[0]), 0, "", config.owner, None, None, SYSTEM_CLOCK.wall(), note="ended")
+    return ExitRecord(
+        str(config.options.tasks[0]), 0, "", config.owner, None, None, SYSTEM_CLOCK.monotonic(), note="ended"
+    )
 
 
 def _answer(answer: CoordinatorAnswer) -> None:

@@ -71,7 +71,7 @@ def _leave_record(path: str | None, error: BaseException, ended_by: CollectiveEr
         write_exception(
             path,
             error,
-            now=time.time(),
+            now=time.monotonic(),
             consequence=ended_by is not None,
             blames=None if ended_by is None else ended_by.peer,
         )

@@ -13,7 +13,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     ("stop", "expected"),
     [
         (Stop(StopCause.FAILURE, 10.0), ((11.5, signal.SIGTERM), (13.5, signal.SIGKILL))),
-        (Stop(StopCause.ELSEWHERE, 10.0), ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))),
+        (Stop(StopCause.ELSEWHERE, 10.0), ((11.5, signal.SIGTERM), (13.5, signal.SIGKILL))),
         (Stop(StopCause.ABANDONED, 10.0), ((10.0, signal.SIGTERM), (12.0, signal.SIGKILL))),
         (Stop(StopCause.REQUEST, 10.0), ((10.0, signal.SIGTERM), (40.0, signal.SIGKILL))),
         (

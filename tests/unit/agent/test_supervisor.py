@@ -15,7 +15,7 @@ from time_limits import within
 from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
-from tfcollective.failures import NOT_STARTED
+from tfcollective.failures import NOT_STARTED, first_cause
 from tfcollective.processes import state_of
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import Timing
@@ -134,6 +134,26 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
     supervisor.tick()
     reap_until(supervisor, lambda: supervisor.done)
     assert (reports.ended[1].rank, reports.ended[1].exit_code) == (0, 7)
+
+
+def test_a_rank_that_raised_before_it_was_ended_has_failed_and_was_not_stopped(tmp_path, clock):
+    """Its process takes longer to end than the others may."""
+    raises = (
+        "import os, signal, time\nfrom tfcollective.failures import write_exception\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "write_exception(os.environ['TFCOLLECTIVE_FAILURE_FILE'], ValueError('first'), now=99.0)\n"
+        "print(1, flush=True); time.sleep(60)"
+    )
+    supervisor, reports = supervise(tmp_path, clock, raises, "raise SystemExit(3)")
+    reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size and reports.ended)
+    clock.advance(LIMITS.settle)
+    supervisor.tick()
+    clock.advance(LIMITS.terminate)
+    supervisor.tick()
+    reap_until(supervisor, lambda: supervisor.done)
+    late = next(record for record in reports.ended if record.rank == 0)
+    assert (late.signal, late.stopped, late.status) == (signal.SIGKILL, False, 1)
+    assert first_cause(reports.ended) is late
 
 
 SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)

@@ -106,11 +106,23 @@ def test_status_and_words():
     assert not record(0, 1.0, code=0).failed
 
 
+@pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("consequence", [False, True])
-def test_who_was_stopped_while_failing_ends_as_who_raises(consequence):
-    late = record(0, 1.0, signal=15, stopped=True, consequence=consequence)
-    assert (late.status, late.how) == (1, "failed, and was stopped before its process had ended")
-    assert late.consequence == consequence
+@pytest.mark.parametrize("number", [9, 11, 15])
+def test_a_rank_that_raised_has_failed_by_that_whatever_signal_cuts_its_end_short(number, consequence, stopped):
+    late = record(0, 1.0, signal=number, stopped=stopped, consequence=consequence)
+    name = {9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}[number]
+    assert (late.status, late.how) == (1, f"failed, and was killed by {name} before its process had ended")
+    assert (late.consequence, late.of_the_program) == (consequence, not consequence)
+
+
+def test_an_interrupt_is_no_error_of_the_program(tmp_path):
+    path = str(tmp_path / "record")
+    write_exception(path, KeyboardInterrupt(), now=1.0)
+    interrupted = replace(record(0, 1.0, signal=2), exception=read_exception(path))
+    assert (interrupted.status, interrupted.how) == (130, "was killed by SIGINT")
+    assert not interrupted.of_the_program
+    assert replace(interrupted, stopped=True).consequence
 
 
 def test_the_first_cause_is_no_consequence():
@@ -190,6 +202,17 @@ def test_a_rank_that_others_blame_but_that_did_not_fail_has_left_too_early():
 def test_failures_are_listed_in_order_of_arrival():
     heard = [replace(record(rank, 9.0 - rank), seen=float(rank + 1)) for rank in range(3)]
     assert in_order_of_arrival([heard[2], heard[0], record(4, 0.1, code=0), heard[1]]) == heard
+
+
+def test_an_error_leaves_a_record_also_where_no_memory_is_left_for_its_traceback(tmp_path, monkeypatch):
+    def fail(*unused):
+        raise MemoryError
+
+    monkeypatch.setattr("traceback.format_exception", fail)
+    write_exception(str(tmp_path / "record"), MemoryError("no room"), now=1.0)
+    found = read_exception(str(tmp_path / "record"))
+    assert (found.type, found.message) == ("MemoryError", "no room")
+    assert found.traceback == "MemoryError (its traceback cannot be made: MemoryError)"
 
 
 def test_an_error_without_a_text_leaves_a_record_too(tmp_path):

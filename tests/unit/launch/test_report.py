@@ -52,7 +52,7 @@ def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
     bad = outcome(consequence, cause)
     assert exit_code(bad) == 1
     assert render(bad).splitlines() == [
-        "the job failed: rank 1 (worker:1, pid 41) failed, and was stopped before its process had ended",
+        "the job failed: rank 1 (worker:1, pid 41) failed, and was killed by SIGTERM before its process had ended",
         "  its traceback:",
         "    Traceback (most recent call last):",
         "      in f",

@@ -134,7 +134,7 @@ def _record_crash(failure_file: str) -> None:
     shown_by = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        failures.write_exception(failure_file, error, now=time.time())
+        failures.write_exception(failure_file, error, now=time.monotonic())
         shown_by(kind, error, trace)
 
     sys.excepthook = hook

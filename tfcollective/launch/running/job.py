@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import secrets
@@ -228,7 +229,7 @@ class Job:
         note = f"{LOST}: {how}" if how else LOST
         for one in self._coordinator.look().tasks:
             if one.task in tasks and one.exit is None:
-                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, time.time(), note=note)
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, math.inf, note=note)
                 # An order to start may reach an agent that is about to end.
                 self._coordinator.exited(replace(gone, note=NOT_STARTED) if one.state is TaskState.EXPECTED else gone)
 
