@@ -73,6 +73,8 @@ ENVIRONMENTS := .venv/tools.made .venv/tf221.made $(if $(PYTHON_TF215),.venv/tf2
 dist/wheel.made: .venv/tools.made $(SOURCES)
 	$(call say,wheels)
 	@rm -rf dist/*.whl build/lib build/bdist.* benchmarks/build
+	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja
+	@$(WITH_TOOLS) cmake --build $(NATIVE) --target wheel_libraries --parallel $(JOBS)  # pip would not show its progress
 	@$(WITH_TOOLS) $(TOOLS)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	  --wheel-dir dist . ./benchmarks
 	@ls dist/*.whl

@@ -245,7 +245,12 @@ def auxiliary_tasks_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
 
 
 def single_server_topology(memory: int | str = DEFAULT_MEMORY, vcores: int = DEFAULT_VCORES) -> dict[str, TaskSpec]:
-    """A chief that trains alone, an evaluator and a TensorBoard, each with ``memory`` and ``vcores``."""
+    """A chief that trains alone, an evaluator and a TensorBoard.
+
+    Args:
+        memory: of each, as in :class:`TaskSpec`.
+        vcores: of each.
+    """
     return {role: TaskSpec(memory, vcores) for role in (CHIEF, EVALUATOR, TENSORBOARD)}
 
 

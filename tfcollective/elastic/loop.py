@@ -27,6 +27,9 @@ def run(func: _Function) -> _Function:
     """Decorates a training function, whose first argument is a :class:`State`: it is called again, in the new world,
     each time that the world has changed.
 
+    Args:
+        func: takes the state, and what else it is called with.
+
     Before each call all ranks take the newest commit that one of them has. When a rank is lost, the others go back to
     their last commit first; when the world only grows, or a rank leaves in order, nothing is taken back.
 

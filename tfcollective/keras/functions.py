@@ -8,8 +8,10 @@ from tfcollective.communicator import Average, Op
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow import functions, rows
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.docstrings import documented
 
 
+@documented
 def allreduce(
     value: Any,
     name: str | None = None,
@@ -20,7 +22,11 @@ def allreduce(
     compression: Any = Compression.none,
     process_set: ProcessSet | None = None,
 ) -> Any:
-    """See ``tfcollective.tensorflow.allreduce``; `value` is what makes a tensor."""
+    """See ``tfcollective.tensorflow.allreduce``.
+
+    Args:
+        value: a tensor, or what TensorFlow makes one of: an array, a list, a number.
+    """
     return functions.allreduce(
         value,
         average,
@@ -33,16 +39,31 @@ def allreduce(
     )
 
 
+@documented
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet | None = None) -> Any:
-    """See ``tfcollective.tensorflow.allgather``; `value` is what makes a tensor."""
+    """See ``tfcollective.tensorflow.allgather``.
+
+    Args:
+        value: a tensor, or what TensorFlow makes one of: an array, a list, a number.
+    """
     return rows.allgather(value, name, process_set=process_set)
 
 
+@documented
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None) -> Any:
-    """See ``tfcollective.tensorflow.broadcast``; `value` is what makes a tensor."""
+    """See ``tfcollective.tensorflow.broadcast``.
+
+    Args:
+        value: a tensor, or what TensorFlow makes one of: an array, a list, a number.
+    """
     return functions.broadcast(value, root_rank, name, process_set=process_set)
 
 
+@documented
 def reducescatter(value: Any, name: str | None = None, op: Op = Average, process_set: ProcessSet | None = None) -> Any:
-    """See ``tfcollective.tensorflow.reducescatter``; `value` is what makes a tensor."""
+    """See ``tfcollective.tensorflow.reducescatter``.
+
+    Args:
+        value: a tensor, or what TensorFlow makes one of: an array, a list, a number.
+    """
     return rows.reducescatter(value, op=op, name=name, process_set=process_set)

@@ -18,8 +18,8 @@ from tfcollective.keras.state import OptimizerState, state_of
 from tfcollective.keras.variables import loss_scale_variables
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.aggregation import Passes
-from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.docstrings import documented
 from tfcollective.tensorflow.gradients import GradientOptions, refuse_strategy
 
 

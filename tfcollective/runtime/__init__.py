@@ -384,6 +384,9 @@ def is_homogeneous() -> bool:
 def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
     """The communicator of the world, or of a process set, for collectives over numpy arrays.
 
+    Args:
+        process_set: whose ranks take part; all if None.
+
     Raises:
         StateError: not initialised, or called in a fork of the process that was.
         InvalidArgumentError: the process set is not registered, or this process is not a member.
@@ -445,6 +448,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a process set; operations of it that are under way end with an error. All ranks of the world call this.
+
+    Args:
+        process_set: one that :func:`add_process_set` has returned.
 
     Returns:
         Whether it was a set that can be removed: not the global one, and registered.

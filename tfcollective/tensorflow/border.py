@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tfcollective.errors import InvalidArgumentError
-from tfcollective.tensorflow.arguments import documented
+from tfcollective.tensorflow.docstrings import documented
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

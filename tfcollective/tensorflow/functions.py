@@ -189,7 +189,11 @@ def broadcast(
 
 @collective
 def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> Any:
-    """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on."""
+    """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on.
+
+    Args:
+        name: matches the operation between ranks; made from the place of the call if None.
+    """
     members = runtime.members(process_set)
     if members.alone:
         return None if tf.executing_eagerly() else tf.no_op()

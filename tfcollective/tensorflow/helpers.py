@@ -39,22 +39,39 @@ def handle_average_backwards_compatibility(op: Op | None, average: bool | None) 
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """int32: how many ranks the process set with this number has; of all ranks for 0."""
+    """int32: how many ranks the process set with this number has; of all ranks for 0.
+
+    Args:
+        process_set_id: the number of the process set; 0 is that of all ranks.
+        name: of the TensorFlow operation.
+    """
     return _value(lambda: runtime.members_of_set(process_set_id).size, name or "size")
 
 
 def rank_op(name: str | None = None) -> Any:
-    """int32: this process's rank."""
+    """int32: this process's rank.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
     return _value(runtime.rank, name or "rank")
 
 
 def local_rank_op(name: str | None = None) -> Any:
-    """int32: this process's rank on its node."""
+    """int32: this process's rank on its node.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
     return _value(runtime.local_rank, name or "local_rank")
 
 
 def local_size_op(name: str | None = None) -> Any:
-    """int32: how many ranks this node has."""
+    """int32: how many ranks this node has.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
     return _value(runtime.local_size, name or "local_size")
 
 
@@ -71,7 +88,12 @@ def rank_in_graph(members: Members) -> Any:
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
-    """int32: 1 if this process is a member of the process set with this number, else 0."""
+    """int32: 1 if this process is a member of the process set with this number, else 0.
+
+    Args:
+        process_set_id: the number of the process set; 0 is that of all ranks.
+        name: of the TensorFlow operation.
+    """
     return _value(lambda: int(runtime.members_of_set(process_set_id).included), name or "process_set_included")
 
 

@@ -57,7 +57,12 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet | None = None
 ) -> list[Any]:
-    """The objects of all ranks, in rank order; see :func:`broadcast_object`."""
+    """The objects of all ranks, in rank order; see :func:`broadcast_object`.
+
+    Args:
+        obj: this rank's; anything that pickle can write.
+        session: Horovod's; without effect.
+    """
     import numpy as np
 
     del session

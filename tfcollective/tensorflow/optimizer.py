@@ -14,8 +14,8 @@ from tfcollective.communicator import Average, Op
 from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.aggregation import Passes
-from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.docstrings import documented
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients
 
 # By graph: a rank may build graphs that the others do not, for example to evaluate.

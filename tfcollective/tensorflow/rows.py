@@ -53,7 +53,11 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | None = None,
 ) -> list[Any]:
-    """Gathers several tensors; see :func:`allgather`."""
+    """Gathers several tensors; see :func:`allgather`.
+
+    Args:
+        tensors: as in :func:`allgather`, each.
+    """
     name = operation_name(name, runtime.members(process_set).process_set_id, ignore_name_scope)
     return [allgather(tensor, f"{name}/{index}", process_set=process_set) for index, tensor in enumerate(tensors)]
 
@@ -113,7 +117,11 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ) -> list[Any]:
-    """Combines and scatters several tensors; see :func:`reducescatter`."""
+    """Combines and scatters several tensors; see :func:`reducescatter`.
+
+    Args:
+        tensors: as in :func:`reducescatter`, each.
+    """
     del device_dense
     name = operation_name(name, runtime.members(process_set).process_set_id)
     return [

@@ -10,9 +10,9 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average, Op
 from tfcollective.runtime import ProcessSet
-from tfcollective.tensorflow.arguments import documented
 from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.compression import Compression
+from tfcollective.tensorflow.docstrings import documented
 from tfcollective.tensorflow.gradients import (
     GradientOptions,
     LocalVariables,

@@ -54,6 +54,9 @@ def broadcast_(
 def broadcast_global_variables(root_rank: int) -> Any:
     """The operation that gives all global variables of the current v1 graph their values on rank `root_rank`.
 
+    Args:
+        root_rank: whose values count.
+
     Raises:
         StateError: called eagerly, where there is no such list of variables.
     """
