@@ -145,11 +145,11 @@ def test_a_node_that_vanishes_while_none_listens_is_missed(tmp_path):
 def test_one_that_is_stopped_before_it_listens_is_replaced(tmp_path, monkeypatch):
     stopped = queue.SimpleQueue()
 
-    def stop_the_second(process, config):
+    def stop_the_second(child, config):
         if config.life == 1:
-            os.kill(process.pid, signal.SIGSTOP)
-            stopped.put(process.pid)
-        return introduce(process, config)
+            os.kill(child.process.pid, signal.SIGSTOP)
+            stopped.put(child.process.pid)
+        return introduce(child, config)
 
     monkeypatch.setattr("tfcollective.control.watched.introduce", stop_the_second)
     with Held(tmp_path) as held, held.client() as client:
@@ -173,10 +173,10 @@ from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.rounds import Bounds
 from tfcollective.tasks import workers
 
-def introduce(process, config, inner=watched.introduce):
+def introduce(child, config, inner=watched.introduce):
     if WHEN:
         threading.Event().wait()
-    return inner(process, config)
+    return inner(child, config)
 
 watched.introduce = introduce
 options = ServerOptions("job", b"k" * 32, workers(2), 60.0, bounds=Bounds(1, 2, 3, 30.0))
@@ -272,11 +272,11 @@ def test_it_is_closed_at_any_time(tmp_path):
 def test_one_that_has_yet_to_hear_what_to_do_is_closed_without_an_error(tmp_path, monkeypatch):
     starting = threading.Event()
 
-    def late(process, config):
+    def late(child, config):
         if config.life:
             starting.set()
-            process.wait()  # it is closed before it hears
-        return introduce(process, config)
+            child.process.wait()  # it is closed before it hears
+        return introduce(child, config)
 
     monkeypatch.setattr("tfcollective.control.watched.introduce", late)
     with Held(tmp_path) as held:

@@ -1,4 +1,7 @@
-"""``python -m tfcollective.control``: serves one job until the process that started it has ended."""
+"""The coordinator's process: serves one job until the process that started it has ended.
+
+Its argument is the descriptor on which it answers once (:class:`~tfcollective.control.process.CoordinatorAnswer`).
+"""
 
 from __future__ import annotations
 
@@ -102,8 +105,7 @@ def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
 
 
 def _answer(answer: CoordinatorAnswer) -> None:
-    sys.stdout.buffer.write(encode_line(answer))
-    sys.stdout.buffer.flush()
+    os.write(int(sys.argv[1]), encode_line(answer))
 
 
 def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import BinaryIO
 
 from tfcollective.clock import Deadline
 from tfcollective.codec import decode, encode_line
@@ -64,7 +65,7 @@ class CoordinatorConfig:
 
 @dataclass(frozen=True)
 class CoordinatorAnswer:
-    """What the process says once, as a line on stdout: where it listens, or why it does not."""
+    """What the process says once, as a line on a descriptor of its own: where it listens, or why it does not."""
 
     endpoint: Endpoint | None = None
     error: str = ""
@@ -81,17 +82,15 @@ class CoordinatorProcess:
     @classmethod
     def start(cls, config: CoordinatorConfig, environ: Mapping[str, str]) -> CoordinatorProcess:
         """Starts it and waits until it listens. Raises CoordinatorError that says why it does not."""
-        process = spawn(config, environ)
+        child = spawn(config, environ)
         try:
-            return cls(process, introduce(process, config))
+            return cls(child.process, introduce(child, config))
         except BaseException:
-            process.kill()
-            process.wait()
+            child.process.kill()
+            child.process.wait()
             raise
         finally:
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            child.close()
 
     @property
     def pid(self) -> int:
@@ -108,7 +107,27 @@ class CoordinatorProcess:
         end_process(self._process, TIMING.coordinator)
 
 
-def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | None = None) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Child:
+    """A process that waits for its configuration.
+
+    Attributes:
+        process: with a pipe as its stdin.
+        answer: the read end of the pipe on which it answers. It is not its stdout: what a site has Python run at each
+            start (``sitecustomize``, a ``.pth`` file) may print there.
+    """
+
+    process: subprocess.Popen[bytes]
+    answer: BinaryIO
+
+    def close(self) -> None:
+        """Closes this process's ends of both pipes."""
+        for pipe in (self.process.stdin, self.answer):
+            if pipe is not None:
+                pipe.close()
+
+
+def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | None = None) -> Child:
     """A child that waits for its configuration (:func:`introduce`). It finds modules where this process does, whatever
     has been done to ``sys.path``. Raises CoordinatorError when it cannot be started.
 
@@ -116,32 +135,39 @@ def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | N
     end of the launcher, and removes the journal.
     """
     places = [place for place in sys.path if isinstance(place, str) and place]
-    try:
-        return subprocess.Popen(
-            [sys.executable, *program_of("tfcollective.control.__main__", resumed_at_end=bool(config.journal))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            env={**environ, "PYTHONPATH": os.pathsep.join(places)},
-            bufsize=0,
-            start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
-            pass_fds=() if config.listener < 0 else (config.listener,),
-        )
-    except OSError as error:
-        raise CoordinatorError(f"cannot start the coordinator: {error}") from error
+    program = program_of("tfcollective.control.__main__", resumed_at_end=bool(config.journal))
+    with contextlib.ExitStack() as failed:
+        try:
+            ours, its = os.pipe()
+            answer = failed.enter_context(os.fdopen(ours, "rb", buffering=0))
+            with os.fdopen(its, "wb", buffering=0):
+                process = subprocess.Popen(
+                    [sys.executable, *program, str(its)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    env={**environ, "PYTHONPATH": os.pathsep.join(places)},
+                    bufsize=0,
+                    start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
+                    pass_fds=(its,) if config.listener < 0 else (its, config.listener),
+                )
+        except OSError as error:
+            raise CoordinatorError(f"cannot start the coordinator: {error}") from error
+        failed.pop_all()
+    return Child(process, answer)
 
 
-def introduce(process: subprocess.Popen[bytes], config: CoordinatorConfig, timing: Timing = TIMING) -> Endpoint:
+def introduce(child: Child, config: CoordinatorConfig, timing: Timing = TIMING) -> Endpoint:
     """Tells the child what to do; where it listens. Raises CannotServeError where it says that it cannot serve the
     job, CoordinatorError where it says nothing."""
+    process = child.process
     assert process.stdin is not None
-    assert process.stdout is not None
     # The others wait as long for rank 0.
     timeout = max(timing.agent_start, config.options.start_timeout)
     deadline = Deadline.after(timeout)
     with contextlib.suppress(BrokenPipeError):  # then it has ended, and its answer says so
         _write(process.stdin.fileno(), encode_line(config), deadline)
-    line = _read_line(process.stdout.fileno(), deadline)
+    line = _read_line(child.answer.fileno(), deadline)
     try:
         answer = decode(line, CoordinatorAnswer, "the coordinator's answer")
     except ConfigError as error:

@@ -25,7 +25,7 @@ from tfcollective.control.job_copy import JobCopy
 from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
 from tfcollective.control.messages import JobEvent
-from tfcollective.control.process import CannotServeError, CoordinatorConfig, introduce, spawn
+from tfcollective.control.process import CannotServeError, Child, CoordinatorConfig, introduce, spawn
 from tfcollective.control.protocol import BACKLOG, ServerOptions
 from tfcollective.control.state import RendezvousFailure
 from tfcollective.errors import CoordinatorError
@@ -334,42 +334,45 @@ class WatchedCoordinator:
         with self._starting:
             if self._closing:
                 return "was no longer needed"
-            process, why = self._spawn(config)
-        if process is None:
+            child, why = self._spawn(config)
+        if child is None:
             self._closed.wait(_PAUSE_S)
             return why
+        process = child.process
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         reader = threading.Thread(target=_hand_on, args=(process, tail), name="tfc-coordinator-stderr", daemon=True)
         reader.start()
         try:
-            self._await(process, config)
+            self._await(child, config)
             code = process.wait()
         finally:
             reader.join(TIMING.coordinator)
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+            child.close()
         how = f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         said = "".join(f"\n    {line}" for line in tail)
         return f"(pid {process.pid}) {how}" + (f"; the last lines of its stderr:{said}" if said else "")
 
-    def _spawn(self, config: CoordinatorConfig) -> tuple[subprocess.Popen[bytes] | None, str]:
+    def _spawn(self, config: CoordinatorConfig) -> tuple[Child | None, str]:
         """None, and why, where it cannot be started."""
         try:
-            self._process = spawn(config, self._environ, stderr=subprocess.PIPE)
+            child = spawn(config, self._environ, stderr=subprocess.PIPE)
         except CoordinatorError as error:
             return None, f"was not started: {error}"
-        return self._process, ""
+        self._process = child.process
+        return child, ""
 
-    def _await(self, process: subprocess.Popen[bytes], config: CoordinatorConfig) -> None:
+    def _await(self, child: Child, config: CoordinatorConfig) -> None:
         """Until it listens or has ended. Raises CannotServeError."""
+        process = child.process
         try:
-            introduce(process, config)
+            introduce(child, config)
         except CannotServeError:
             process.wait()
             raise
-        except CoordinatorError:
-            process.kill()  # if it still runs, it does not listen
+        except CoordinatorError as error:
+            if process.poll() is None:  # it does not listen
+                _LOG.warning("the coordinator is killed: %s", error)
+                process.kill()
             return
         self._misses = 0
         self._pid = process.pid

@@ -251,8 +251,9 @@ def _status_in(job_id: str, state: JobState) -> Mapping[str, object] | None:
     step = ("--jobid", job_id, "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={state['BatchHost']}", "--mpi=none")
     with suppress(SlurmError, ValueError):
         answer = control.ask("srun", *step, sys.executable, "-m", "tfcollective", "status", "--json")
+        document = answer[answer.rfind("\n[") + 1 :]  # a site may have Python print at its start
         # This user's other jobs there may use the same directory.
-        here = [one for one in json.loads(answer) if one["job"].startswith(f"{_prefix(job_id)}-")]
+        here = [one for one in json.loads(document) if one["job"].startswith(f"{_prefix(job_id)}-")]
         return next((dict(one) for one in here if one["unreachable"] is None), None)
     return None
 

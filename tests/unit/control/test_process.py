@@ -1,10 +1,11 @@
+import os
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.process import CoordinatorConfig, introduce
+from tfcollective.control.process import Child, CoordinatorConfig, CoordinatorProcess, introduce
 from tfcollective.control.protocol import ServerOptions
 from tfcollective.errors import CoordinatorError
 from tfcollective.tasks import workers
@@ -17,13 +18,13 @@ def test_one_that_takes_nothing_is_waited_for_no_longer_though_there_is_much_to_
     options = replace(CONFIG.options, tasks=workers(20_000))
     timing = replace(TIMING, agent_start=0.2, coordinator=0.01)
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
         with pytest.raises(CoordinatorError, match="has not begun to listen within"):
-            introduce(child, replace(CONFIG, options=options), timing)
+            introduce(Child(process, process.stdout), replace(CONFIG, options=options), timing)
     finally:
-        child.kill()
-        child.communicate()
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,26 @@ def test_one_that_takes_nothing_is_waited_for_no_longer_though_there_is_much_to_
 def test_a_coordinator_that_does_not_come_up_says_what_became_of_it(program, message):
     limit = 0.01 if "sleep" in program else 120.0
     timing = replace(TIMING, agent_start=limit, coordinator=limit)
-    child = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    command = [sys.executable, "-c", program]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     try:
         with pytest.raises(CoordinatorError, match=message):
-            introduce(child, CONFIG, timing)
+            introduce(Child(process, process.stdout), CONFIG, timing)
     finally:
-        child.kill()
-        child.communicate()
+        process.kill()
+        process.communicate()
+
+
+def test_what_a_site_prints_when_python_starts_is_not_taken_for_the_answer(tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("print('the settings of this site', flush=True)\n")
+    options = ServerOptions("j", b"k" * 32, workers(1), 60.0, bind_host="127.0.0.1")
+    config = CoordinatorConfig(options, os.getpid(), "warning", str(tmp_path), ("x",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(site))
+        child = CoordinatorProcess.start(config, dict(os.environ))
+    try:
+        assert child.endpoint.port > 0
+    finally:
+        child.close()
