@@ -7,21 +7,30 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
 _KEY_FILE = "user.key"
 _KEY_BYTES = 32
+# systemd-logind removes a user's directory there with the last session; a job that was started with nohup goes on.
+_REMOVED_AT_LOGOUT = "/run/user/"
 
 
-def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
-    """The directory of this user's jobs: ``override``, ``$XDG_RUNTIME_DIR/tfcollective``, or one below ``temporary``.
+def runtime_directory(override: str | None, environ: Mapping[str, str], temporary: Callable[[], str]) -> Path:
+    """The directory of this user's jobs: ``override``, ``$XDG_RUNTIME_DIR/tfcollective`` unless it goes at logout, or
+    one below ``temporary``, which is asked only then: it raises OSError where there is none.
 
     Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
     """
-    path = _choose(override, environ, temporary)
+    try:
+        path = _choose(override, environ, temporary)
+    except OSError as error:
+        raise ConfigError(
+            f"there is no place for the records of running jobs: {error.strerror}; let TFCOLLECTIVE_RUNTIME_DIR name a "
+            "directory that can be written, for example /dev/shm/tfcollective"
+        ) from error
     try:
         path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
         _check_private(path)
@@ -99,13 +108,19 @@ def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _choose(override: str | None, environ: Mapping[str, str], temporary: str) -> Path:
+def _choose(override: str | None, environ: Mapping[str, str], temporary: Callable[[], str]) -> Path:
     if override:
         return Path(override)
     xdg = environ.get("XDG_RUNTIME_DIR", "")
-    if xdg and os.access(xdg, os.W_OK | os.X_OK):
+    usable = bool(xdg) and os.access(xdg, os.W_OK | os.X_OK)
+    if usable and not xdg.startswith(_REMOVED_AT_LOGOUT):
         return Path(xdg) / "tfcollective"
-    return Path(temporary) / f"tfcollective-{os.getuid()}"
+    try:
+        return Path(temporary()) / f"tfcollective-{os.getuid()}"
+    except OSError:
+        if usable:
+            return Path(xdg) / "tfcollective"
+        raise
 
 
 def _check_private(path: Path, variable: str = "TFCOLLECTIVE_RUNTIME_DIR") -> None:

@@ -306,7 +306,7 @@ class Settings:
 
     def jobs_directory(self) -> Path:
         """The private directory of this user's running jobs. Raises ConfigError when it cannot be used."""
-        return runtime_directory(self.runtime_dir, os.environ, tempfile.gettempdir())
+        return runtime_directory(self.runtime_dir, os.environ, tempfile.gettempdir)
 
 
 VARIABLES: tuple[Variable, ...] = tuple(

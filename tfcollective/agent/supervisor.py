@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -299,10 +300,10 @@ class Supervisor:
         except OSError as error:
             for copy in copies.values():
                 copy.close()
-            at = "" if error.filename in (None, config.argv[0]) else f" ({error.filename})"
-            text = f"cannot run {config.argv[0]!r}: {error.strerror}{at}"
             self._record_start_failure(
-                config, text, _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN
+                config,
+                _why_not_run(config.argv[0], error),
+                _NOT_FOUND if isinstance(error, FileNotFoundError) else _CANNOT_RUN,
             )
             return
         worker = _Worker(config, process, self._failure_file(config), Tail())
@@ -387,3 +388,9 @@ def _end_of(worker: _Worker, status: int) -> tuple[int | None, int | None, str]:
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _LEFT_CALL, None, "exited with code 0 before its function had returned"
     return code, number, worker.kill_reason if number in (signal.SIGKILL, signal.SIGTERM) else ""
+
+
+def _why_not_run(program: str, error: OSError) -> str:
+    at = "" if error.filename in (None, program) else f" ({error.filename})"
+    hint = "; a script needs a first line that names its interpreter, such as #!/bin/sh"
+    return f"cannot run {program!r}: {error.strerror}{at}{hint if error.errno == errno.ENOEXEC else ''}"

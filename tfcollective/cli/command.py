@@ -40,7 +40,7 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
     if program in _PYTHONS:
         _check_script(rest)
         return (sys.executable, *rest)
-    if program.endswith(".py") and not os.access(program, os.X_OK):
+    if program.endswith(".py") and not _runs_by_itself(program):
         _check_script([program])
         return (sys.executable, *command)
     found = shutil.which(program)
@@ -66,6 +66,21 @@ def command_in_image(command: Sequence[str], module: str | None) -> tuple[str, .
 def with_own_python(command: Sequence[str]) -> tuple[str, ...]:
     """The same command, in which ``python`` is this interpreter: agents replace that by the one that runs them."""
     return (sys.executable, *command[1:]) if command[0] in _PYTHONS else tuple(command)
+
+
+def _runs_by_itself(program: str) -> bool:
+    """True if a ``.py`` file names its interpreter and the system would find it: a file of the working directory is
+    found only by a path. The executable bit alone says nothing, since some file systems give it to every file."""
+    if os.sep not in program and Path(program).exists():
+        return False
+    found = shutil.which(program)
+    if found is None:
+        return False
+    try:
+        with Path(found).open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:  # one that may be run, but not read
+        return True
 
 
 def _check_script(arguments: Sequence[str]) -> None:

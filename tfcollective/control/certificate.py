@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 import secrets
 import ssl
-import tempfile
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -36,15 +36,15 @@ class Certificate:
 
     @classmethod
     def make(cls) -> Certificate:
-        """A new one. Raises OSError when no temporary file can be written."""
+        """A new one. Raises OSError when the kernel gives no memory for it."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _signed(key)
         password = secrets.token_bytes(16)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        # OpenSSL reads certificates from files only. The key in it is encrypted: a file that is left behind by a
-        # process that is killed here is of no use to others.
-        with tempfile.NamedTemporaryFile(prefix="tfcollective-") as file:
+        # OpenSSL reads certificates from files only. This one is in memory: there may be no directory that can be
+        # written, and nothing stays if the process is killed here.
+        with os.fdopen(os.memfd_create("tfcollective-certificate"), "wb") as file:
             file.write(
                 key.private_bytes(
                     serialization.Encoding.PEM,
@@ -54,7 +54,7 @@ class Certificate:
             )
             file.write(certificate.public_bytes(serialization.Encoding.PEM))
             file.flush()
-            context.load_cert_chain(file.name, password=password)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=password)
         return cls(context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest())
 
 

@@ -192,6 +192,17 @@ def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
     assert "cannot run '/no/such/program'" in reports.ended[0].stderr_tail[0]
 
 
+def test_a_script_without_an_interpreter_is_told_what_it_needs(tmp_path, clock):
+    script = tmp_path / "train"
+    script.write_text("echo 1\n")
+    script.chmod(0o755)
+    config = AgentConfig("job", (WorkerPlan(TaskKey.parse("worker:0"), 0, (str(script),), {}),), str(tmp_path))
+    reports = Reports()
+    Supervisor(config, {}, "node", reports, clock=clock).start()
+    assert reports.ended[0].exit_code == 126
+    assert "a first line that names its interpreter, such as #!/bin/sh" in reports.ended[0].stderr_tail[0]
+
+
 def test_nothing_is_started_where_the_directory_of_the_job_is_gone(tmp_path, clock):
     """A process would find no key, and could leave no record of that; neither could another one in its place."""
     directory = tmp_path / "job"

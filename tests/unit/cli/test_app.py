@@ -214,7 +214,7 @@ def test_every_error_has_an_exit_code():
 
 def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
-    parent = runtime_directory(str(tmp_path / "jobs"), {}, "")
+    parent = runtime_directory(str(tmp_path / "jobs"), {}, str)
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = Endpoint(*free.getsockname())
     with JobDirectory.create(parent, "job-1") as job:

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -14,6 +15,13 @@ def directory(tmp_path, monkeypatch):
     executable = tmp_path / "tool.py"
     executable.write_text("#!/bin/sh\n")
     executable.chmod(0o755)
+    (tmp_path / "plain.py").write_text("print(1)\n")
+    (tmp_path / "plain.py").chmod(0o755)  # in a checkout with mode 755, or on a file system without modes
+    (tmp_path / "bin").mkdir()
+    for name, text in (("installed.py", "#!/usr/bin/env python3\n"), ("other.py", "")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +32,10 @@ def directory(tmp_path, monkeypatch):
         (("python", "-m", "nowhere"), None, (sys.executable, "-m", "nowhere")),
         (("train.py", "a"), None, (sys.executable, "train.py", "a")),
         (("./tool.py",), None, ("./tool.py",)),
+        (("tool.py",), None, (sys.executable, "tool.py")),
+        (("plain.py", "a"), None, (sys.executable, "plain.py", "a")),
+        (("./plain.py", "a"), None, (sys.executable, "./plain.py", "a")),
+        (("installed.py",), None, ("installed.py",)),
         (("sh", "-c", "exit"), None, ("sh", "-c", "exit")),
         (("--flag",), "package.train", (sys.executable, "-m", "package.train", "--flag")),
         ((sys.executable, "train.py"), None, (sys.executable, "train.py")),
@@ -39,6 +51,7 @@ def test_commands(command, module, expected):
         ((), "the command to run is missing"),
         (("python", "none.py"), "the script none.py does not exist"),
         (("none.py",), "the script none.py does not exist"),
+        (("other.py",), "the script other.py does not exist"),
         ((sys.executable, "none.py"), "the script none.py does not exist"),
         (("./notes.txt",), "./notes.txt is not executable"),
         (("no-such-command",), "command not found: no-such-command"),

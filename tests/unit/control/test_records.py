@@ -171,31 +171,52 @@ def test_the_key_is_not_shown():
     assert "kkk" not in repr(record())
 
 
+def no_place():
+    raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+
+def test_without_a_place_for_records_the_message_names_the_variable(tmp_path):
+    with pytest.raises(ConfigError, match=r"No usable temporary directory.*TFCOLLECTIVE_RUNTIME_DIR"):
+        runtime_directory(None, {}, no_place)
+    assert runtime_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path)}, no_place) == tmp_path / "tfcollective"
+
+
+def test_records_are_not_where_a_logout_removes_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfcollective.private_directory._REMOVED_AT_LOGOUT", f"{tmp_path}/user/")
+    session, temporary = tmp_path / "user" / "1000", tmp_path / "tmp"
+    session.mkdir(parents=True)
+    temporary.mkdir()
+    environ = {"XDG_RUNTIME_DIR": str(session)}
+    own = temporary / f"tfcollective-{os.getuid()}"
+    assert runtime_directory(None, environ, lambda: str(temporary)) == own
+    assert runtime_directory(None, environ, no_place) == session / "tfcollective"  # better than none
+
+
 def test_where_records_are(tmp_path):
     environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     expected = tmp_path / "tfcollective"
-    assert runtime_directory(None, environ, str(temporary)) == expected
+    assert runtime_directory(None, environ, lambda: str(temporary)) == expected
     assert stat.S_IMODE(expected.stat().st_mode) == 0o700
-    assert runtime_directory(None, environ, str(temporary)) == expected
+    assert runtime_directory(None, environ, lambda: str(temporary)) == expected
     own = temporary / f"tfcollective-{os.getuid()}"
-    assert runtime_directory(None, {"XDG_RUNTIME_DIR": "/does/not/exist"}, str(temporary)) == own
-    assert runtime_directory(None, {}, str(temporary)) == own
-    assert runtime_directory(str(tmp_path / "a" / "b"), environ, "") == tmp_path / "a" / "b"
+    assert runtime_directory(None, {"XDG_RUNTIME_DIR": "/does/not/exist"}, lambda: str(temporary)) == own
+    assert runtime_directory(None, {}, lambda: str(temporary)) == own
+    assert runtime_directory(str(tmp_path / "a" / "b"), environ, no_place) == tmp_path / "a" / "b"
 
 
 def test_a_directory_that_others_can_use_is_refused(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o755)  # whatever the umask is
     with pytest.raises(ConfigError, match="mode 700"):
-        runtime_directory(str(tmp_path / "open"), {}, "")
+        runtime_directory(str(tmp_path / "open"), {}, no_place)
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="mode 700"):
-        runtime_directory(str(tmp_path / "link"), {}, "")
+        runtime_directory(str(tmp_path / "link"), {}, no_place)
     Path(tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot use"):
-        runtime_directory(str(tmp_path / "file"), {}, "")
+        runtime_directory(str(tmp_path / "file"), {}, no_place)
 
 
 def test_a_place_that_cannot_be_written_is_named():
