@@ -10,9 +10,11 @@ import hypothesis
 import pytest
 import second_device
 
-# Started in the background of a shell, this process ignores Ctrl-C and so would all processes that tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background of a shell, or under nohup, this process ignores signals and so would all processes that
+# tests start.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Found once, found always: what a test does follows from its text. To search anew: pytest --hypothesis-profile=default
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import psutil
@@ -142,6 +142,12 @@ def state_of(pid: int) -> ProcessState:
                 times = process.cpu_times()
                 cpu_seconds += times.user + times.system
     return ProcessState(stopped, name, cpu_seconds)
+
+
+def not_ignored(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Those of these signals that this process does not ignore. What has started it has asked for that, as ``nohup``
+    does for SIGHUP and a shell script for the SIGINT of what it starts with ``&``: a handler would undo it."""
+    return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)
 
 
 def describe_status(status: int) -> tuple[int | None, int | None]:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import orders_key
+from tfcollective.processes import not_ignored
 
 _READ_BYTES = 1 << 16
 
@@ -75,7 +76,8 @@ class Interrupts:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        self._handlers = {number: signal.signal(number, _ignore) for number in (signal.SIGCHLD, *STOP_SIGNALS)}
+        handled = (signal.SIGCHLD, *not_ignored(STOP_SIGNALS))
+        self._handlers = {number: signal.signal(number, _ignore) for number in handled}
         return self
 
     def __exit__(self, *unused: object) -> None:

@@ -15,6 +15,7 @@ import click
 from tfcollective.cli.groups import GroupedOption, option
 from tfcollective.codec import encode
 from tfcollective.errors import ConfigError
+from tfcollective.processes import not_ignored
 
 if TYPE_CHECKING:
     from tfcollective_bench.model import Report
@@ -73,7 +74,7 @@ def interruptible() -> Iterator[None]:
         del number, frame
         raise KeyboardInterrupt
 
-    earlier = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    earlier = {number: signal.signal(number, stop) for number in not_ignored((signal.SIGTERM, signal.SIGHUP))}
     try:
         yield
     finally:

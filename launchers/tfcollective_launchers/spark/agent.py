@@ -16,6 +16,7 @@ from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.hosted.platform_side import serve_container
 from tfcollective.launch.provider import NodeSettings
+from tfcollective.launch.system.signals import heed
 from tfcollective.log import say
 
 
@@ -24,6 +25,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return ExitCode.LOST
+    heed((signal.SIGHUP,))
     try:
         settings = decode(line, NodeSettings, "the node's settings")
         threading.Thread(target=_end_with_task, name="tfc-task", daemon=True).start()

@@ -1,12 +1,14 @@
-"""How a launcher is stopped that runs on another thread, where no signal is handled."""
+"""Signals for a launcher: those that it heeds, and what stands for one where it runs on another thread."""
 
 import queue
 import signal
 import threading
 
+import pytest
 from time_limits import within
 
-from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals
+from tfcollective.agent.orders import Interrupts
+from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals, heed
 
 
 def follow(switch, ready, received_numbers):
@@ -60,3 +62,38 @@ def test_a_signal_that_comes_before_the_call_is_open_is_kept():
     deferred.open(received_numbers.append)
     deferred(signal.SIGINT)
     assert received_numbers == [signal.SIGTERM, signal.SIGINT]
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def ignored(request):
+    """A signal that this process ignores, as under ``nohup``, or in the background of a shell script."""
+    earlier = signal.signal(request.param, signal.SIG_IGN)
+    yield request.param
+    signal.signal(request.param, earlier)
+
+
+def test_a_launcher_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
+    others = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - {ignored}
+    with forward_signals((ignored, *others), lambda number: None) as received:
+        signal.raise_signal(ignored)
+        assert received == []
+        for number in others:
+            signal.raise_signal(number)
+    assert set(received) == others
+    assert signal.getsignal(ignored) is signal.SIG_IGN
+
+
+def test_an_agent_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
+    with Interrupts() as interrupts:
+        signal.raise_signal(ignored)
+        assert interrupts.read() == b""
+        signal.raise_signal(signal.SIGCHLD)
+        assert interrupts.read() == bytes([signal.SIGCHLD])
+    assert signal.getsignal(ignored) is signal.SIG_IGN
+
+
+def test_a_process_that_sends_a_signal_to_itself_heeds_it(ignored):
+    heed([ignored])
+    with forward_signals([ignored], lambda number: None) as received:
+        signal.raise_signal(ignored)
+    assert received == [ignored]

@@ -27,7 +27,7 @@ from tfcollective.launch.plan.planner import Plan, WorkerPlan
 from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings
 from tfcollective.launch.run import Assign, by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
-from tfcollective.launch.system.signals import forward_signals
+from tfcollective.launch.system.signals import forward_signals, heed
 from tfcollective.log import get_logger
 from tfcollective.settings import variable
 from tfcollective.timing import TIMING
@@ -109,6 +109,7 @@ def serve_job(
     Raises CoordinatorError or ConfigError when the job cannot even begin, LaunchError when the application ends before
     the job.
     """
+    heed(_ENDS)
     open_job = Job(
         hosted.spec, hosted.plan, bind_host=bind_host, bind_port=bind_port, job_id=hosted.job_id, key=hosted.key
     )

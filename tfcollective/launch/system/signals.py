@@ -10,6 +10,8 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
 
+from tfcollective.processes import not_ignored
+
 
 class DeferredCall:
     """Hands numbers to a function, from any thread and from signal handlers; what comes before :meth:`open` has said
@@ -84,7 +86,7 @@ _SWITCH: ContextVar[StopSwitch | None] = ContextVar("tfcollective stop switch", 
 @contextmanager
 def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[list[int]]:
     """While it is open, each of these signals calls ``act``, and so does a :class:`StopSwitch` that this thread holds;
-    yields the list of those that have come.
+    yields the list of those that have come. A signal that this process ignores stays ignored.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the
@@ -97,9 +99,9 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
         received.append(number)
         act(number)
 
-    earlier = {number: signal.signal(number, handle) for number in numbers}
-    if numbers:
-        earlier[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, _refuse)
+    earlier = {number: signal.signal(number, handle) for number in not_ignored(numbers)}
+    for number in not_ignored((signal.SIGTSTP,)) if numbers else ():
+        earlier[number] = signal.signal(number, _refuse)
     switch = _SWITCH.get()
     try:
         with nullcontext() if switch is None else switch.heard(handle):
@@ -107,6 +109,14 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def heed(numbers: Sequence[int]) -> None:
+    """Takes back that signals are ignored, in a process that sends them to itself: a platform whose services run under
+    ``nohup`` hands that on to all that it starts. Only for the main thread."""
+    for number in numbers:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _refuse(number: int, frame: FrameType | None) -> None:
