@@ -338,7 +338,7 @@ class Supervisor:
         name = config.label if config.is_auxiliary_task else f"rank.{config.rank:0{digits}d}"
         directory = Path(self._config.log_dir) / name
         directory.mkdir(parents=True, exist_ok=True)
-        return {name: (directory / name).open("wb", buffering=0) for name in self._consoles}
+        return {name: _new_file(directory / name) for name in self._consoles}
 
     def _record_exit(self, worker: _Worker, status: int) -> None:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
@@ -380,6 +380,16 @@ class Supervisor:
             self.stop(StopCause.FAILURE)
         elif record.rank == NO_RANK and not record.stopped:
             _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)
+
+
+def _new_file(path: Path) -> BinaryIO:
+    """Opens a file that does not exist yet; what an earlier run has written there moves to the next free ``NAME.N``."""
+    if path.exists():
+        number = 1
+        while path.with_name(f"{path.name}.{number}").exists():
+            number += 1
+        path.rename(path.with_name(f"{path.name}.{number}"))
+    return path.open("xb", buffering=0)
 
 
 def _end_of(worker: _Worker, status: int) -> tuple[int | None, int | None, str]:

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.records import JobRecord, running_jobs
-from tfcollective.errors import CoordinatorError
-from tfcollective.launch.launcher import JobDescription, find_manager
+from tfcollective.cli.local_jobs import LocalJobs, answers
+from tfcollective.control.records import running_jobs
+from tfcollective.launch.launcher import JobDescription, JobManager, find_manager
 from tfcollective.launch.outcome.report import describe_change, describe_info, describe_restarts, describe_size
 from tfcollective.settings import Settings
 
@@ -26,6 +25,7 @@ _UNLIMITED = 1 << 16
 Examples:
   tfcollective status
   tfcollective status --json | python -m json.tool
+  tfcollective status job-1f2e3d4c
   tfcollective status application_1763000000000_0042
   tfcollective status 4711
   tfcollective status default/train""",
@@ -36,12 +36,13 @@ def status(as_json: bool, job: str | None) -> int:
     """Shows your running jobs on this machine.
 
     For every rank it shows state, number of operations and last heartbeat; further the evaluator's figures and
-    TensorBoard's address, and of an elastic job how its world has changed. With JOB, the id of an application on
-    YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes, it shows that one only."""
+    TensorBoard's address, and of an elastic job how its world has changed. With JOB it shows that one only: the name
+    that this command shows, the id of an application on YARN, the number of a job on SLURM, or NAMESPACE/NAME of one
+    on Kubernetes."""
     if job is not None:
-        return _show_one(find_manager(job).describe(job), as_json)
+        return _show_one(_manager(job).describe(job), as_json)
     directory = Settings.load().jobs_directory()
-    answered = list(_query(list(running_jobs(directory))))
+    answered = list(answers(list(running_jobs(directory))))
     running = {record.job_id for record in running_jobs(directory)}
     jobs = [job for job in answered if job["job"] in running or job["unreachable"] is None]
     if as_json:
@@ -53,19 +54,10 @@ def status(as_json: bool, job: str | None) -> int:
     return 0
 
 
-def _query(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
-    """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
-    encryption = Settings.load().encryption
-    for record in records:
-        answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
-        unreachable = None
-        with CoordinatorClient(record.coordinator, record.key, record.job_id, encryption=encryption) as client:
-            try:
-                answer = client.status()
-            except CoordinatorError as error:
-                unreachable = str(error)
-        about = {"pid": record.pid, "command": list(record.command), "started": record.created}
-        yield {**answer, **about, "unreachable": unreachable}
+def _manager(job: str) -> JobManager:
+    """Who can be asked for this job: a running one of this machine comes first."""
+    here = LocalJobs(Settings.load().jobs_directory())
+    return here if here.owns(job) else find_manager(job)
 
 
 def _show_one(found: JobDescription, as_json: bool) -> int:
@@ -153,36 +145,41 @@ def _row(task: Mapping[str, object]) -> tuple[str, ...]:
 
 
 @click.command(
-    short_help="Prints the output of a job on a cluster.",
+    short_help="Prints the output of a job.",
     epilog="""\b
 Examples:
+  tfcollective logs job-1f2e3d4c
   tfcollective logs application_1763000000000_0042
   tfcollective logs 4711
   tfcollective logs default/train""",
 )
 @click.argument("job")
 def logs(job: str) -> int:
-    """Prints the output of all processes of JOB, while it runs and after it has ended.
+    """Prints the output of all processes of JOB.
 
-    JOB is the id of an application on YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes.
+    JOB is the name that `tfcollective status` shows of a running job of this machine that has --log-dir. On clusters,
+    where the job may have ended, it is the id of an application on YARN, the number of a job on SLURM, or
+    NAMESPACE/NAME of one on Kubernetes.
     """
-    return find_manager(job).show_logs(job)
+    return _manager(job).show_logs(job)
 
 
 @click.command(
-    short_help="Ends a job on a cluster.",
+    short_help="Ends a job.",
     epilog="""\b
 Examples:
+  tfcollective kill job-1f2e3d4c
   tfcollective kill application_1763000000000_0042
   tfcollective kill 4711
   tfcollective kill default/train""",
 )
 @click.argument("job")
 def kill(job: str) -> int:
-    """Ends JOB, from whichever machine it was submitted, and returns when it has ended.
+    """Ends JOB, on a cluster from whichever machine it was submitted, and returns when it has ended.
 
-    JOB is the id of an application on YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes. To
-    end a job on this machine, press Ctrl-C in its launcher.
+    JOB is the name that `tfcollective status` shows of a running job of this machine, the id of an application on
+    YARN, the number of a job on SLURM, or NAMESPACE/NAME of one on Kubernetes. On this machine its ranks have the
+    grace between SIGTERM and SIGKILL (`--grace`), as after SIGTERM to its launcher.
     """
-    find_manager(job).kill(job)
+    _manager(job).kill(job)
     return 0

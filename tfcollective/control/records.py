@@ -43,6 +43,7 @@ class JobRecord:
         command: what the job runs, for people.
         coordinator_pid: the process that runs the coordinator, where that is another one; 0: it is the same, or has not
             begun to listen.
+        log_dir: where the output of the ranks of this machine is kept; empty: nowhere.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class JobRecord:
     created: float
     command: tuple[str, ...]
     coordinator_pid: int = 0
+    log_dir: str = ""
 
 
 class _Owner(Enum):
@@ -116,6 +118,44 @@ def running_jobs(parent: Path) -> Iterator[JobRecord]:
     """The jobs that run on this host, oldest first. Removes the directories of those that have ended."""
     records = [record for path in parent.glob(f"*/{_RECORD}") if (record := _read(path)) is not None]
     yield from sorted(records, key=lambda record: record.created)
+
+
+@contextlib.contextmanager
+def open_owner(parent: Path, record: JobRecord) -> Iterator[int | None]:
+    """A descriptor of the process with which the job ends, for signals and for its end; None if the job has ended.
+
+    A record's number may be another process's: of another PID namespace, or of a later process. So the process must
+    have this job's lock open. ConfigError if it has not.
+    """
+    directory = next((path.parent for path in parent.glob(f"*/{_RECORD}") if _read(path) == record), None)
+    try:
+        process = None if directory is None else os.pidfd_open(record.pid)
+    except ProcessLookupError:
+        process = None
+    try:
+        if directory is not None and (process is None or not _has_open(record.pid, directory / _OWNER)):
+            if _judge(directory) is _Owner.RUNS:
+                raise ConfigError(
+                    f"{record.job_id}: its launcher is process {record.pid} of another PID namespace (a container?): "
+                    "end the job there"
+                )
+            yield None
+        else:
+            yield process
+    finally:
+        if process is not None:
+            os.close(process)
+
+
+def _has_open(pid: int, path: Path) -> bool:
+    """True if the process has this file open, and this user may see that."""
+    with contextlib.suppress(OSError):
+        wanted = path.stat()
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(wanted, descriptor.stat()):
+                    return True
+    return False
 
 
 def _read(path: Path) -> JobRecord | None:

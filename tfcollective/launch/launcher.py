@@ -342,9 +342,8 @@ def find_manager(job: str) -> JobManager:
         if isinstance(launcher, JobManager) and launcher.owns(job):
             return launcher
     raise ConfigError(
-        f"{job!r} is no job of a platform that keeps jobs; YARN's are called application_NUMBER_NUMBER, SLURM's have "
-        "numbers, Kubernetes' are NAMESPACE/NAME, and `tfcollective status` alone shows those that were started on "
-        "this machine"
+        f"{job!r} is no job that runs on this machine (`tfcollective status` lists those), nor one of a platform that "
+        "keeps jobs: YARN's are called application_NUMBER_NUMBER, SLURM's have numbers, Kubernetes' are NAMESPACE/NAME"
     )
 
 

@@ -265,6 +265,18 @@ def test_an_auxiliary_task_that_fails_stops_no_rank(tmp_path, clock):
     reap_until(supervisor, lambda: supervisor.done)
 
 
+def test_the_output_of_an_earlier_run_is_kept(tmp_path, clock):
+    for number in range(3):
+        worker = WorkerPlan(TaskKey.parse("worker:0"), 0, (sys.executable, "-c", f"print({number})"), {})
+        config = AgentConfig("job", (worker,), str(tmp_path), log_dir=str(tmp_path / "logs"))
+        supervisor = Supervisor(config, dict(os.environ), "node", Reports(), LIMITS, clock)
+        supervisor.start()
+        reap_until(supervisor, lambda supervisor=supervisor: supervisor.done)
+    files = sorted((tmp_path / "logs" / "rank.0").glob("stdout*"))
+    assert [path.name for path in files] == ["stdout", "stdout.1", "stdout.2"]
+    assert [path.read_text() for path in files] == ["2\n", "0\n", "1\n"]
+
+
 def elastic(tmp_path, clock):
     config = AgentConfig("job", (), str(tmp_path), elastic=True, slots=2)
     reports = Reports()

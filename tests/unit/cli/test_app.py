@@ -1,7 +1,9 @@
 import json
 import os
 import re
+import signal
 import socket
+import subprocess
 import sys
 
 import click
@@ -196,7 +198,7 @@ def test_status_cuts_nothing_off_in_a_pipe(monkeypatch, tmp_path, capsys):
     task = {"rank": 0, "task": "worker:0", "node": "n", "host": "h" * 40, "pid": 7, "state": "running", "info": info}
     job = {"job": "job-1", "pid": 5, "command": ["train", "--layers", "[dense]" * 20], "unreachable": None}
     answer = {**job, "tasks": [{**task, "heartbeat_age_s": 1.0}]}
-    monkeypatch.setattr("tfcollective.cli.status._query", lambda records: iter([answer]))
+    monkeypatch.setattr("tfcollective.cli.status.answers", lambda records: iter([answer]))
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"job-1 (pid 5): train --layers '{'[dense]' * 20}'"
@@ -227,6 +229,73 @@ def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsy
         assert "no answer from the coordinator" in found["unreachable"]
     assert main(["status"]) == 0
     assert "no job of yours" in capsys.readouterr().out
+
+
+@pytest.fixture
+def running_job(tmp_path, monkeypatch):
+    """A process that owns the record of ``job-1``, whose coordinator does not answer; it ends by SIGTERM."""
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    parent = runtime_directory(str(tmp_path / "jobs"), {}, "")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(parent), str(tmp_path / "logs")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert owner.stdout.readline() == b"made\n"
+    yield owner
+    owner.kill()
+    owner.communicate()
+
+
+OWNER = """
+import os, sys
+from pathlib import Path
+from tfcollective.control.records import JobDirectory, JobRecord
+from tfcollective.topology import Endpoint
+job = JobDirectory.create(Path(sys.argv[1]), "job-1")
+logs = sys.argv[2]
+job.publish(JobRecord("job-1", Endpoint("127.0.0.1", 9), b"k" * 32, os.getpid(), 9.0, ("python", "a b"), log_dir=logs))
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_status_shows_one_job_of_this_machine(running_job, capsys):
+    assert main(["status", "job-1"]) == 0
+    out = capsys.readouterr().out
+    assert f"launcher: process {running_job.pid}\n" in out
+    assert "command: python 'a b'\n" in out
+    assert main(["status", "job-2"]) == 64
+    assert "'job-2' is no job that runs on this machine" in capsys.readouterr().err
+
+
+def test_logs_prints_what_a_job_of_this_machine_keeps(running_job, tmp_path, capsysbinary):
+    for rank, name, text in ((1, "stdout", "c\n"), (0, "stderr", "b\n"), (0, "stdout", "a\n"), (0, "stdout.1", "old")):
+        path = tmp_path / "logs" / f"rank.{rank}" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert main(["logs", "job-1"]) == 0
+    lines = capsysbinary.readouterr().out.decode().splitlines()
+    assert lines == [
+        *(f"==> {tmp_path}/logs/rank.0/stdout <==", "a"),
+        *(f"==> {tmp_path}/logs/rank.0/stderr <==", "b"),
+        *(f"==> {tmp_path}/logs/rank.1/stdout <==", "c"),
+    ]
+
+
+def test_logs_says_that_nothing_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    with JobDirectory.create(runtime_directory(str(tmp_path / "jobs"), {}, ""), "job-1") as job:
+        job.publish(JobRecord("job-1", Endpoint("127.0.0.1", 9), b"k" * 32, os.getpid(), 1.0, ("train",)))
+        assert main(["logs", "job-1"]) != 0
+    assert "--log-dir" in capsys.readouterr().err
+
+
+def test_kill_ends_a_job_of_this_machine(running_job, capsys):
+    assert main(["kill", "job-1"]) == 0
+    assert running_job.wait() == -signal.SIGTERM
+    assert main(["kill", "job-1"]) == 64
+    assert "no job that runs on this machine" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["allreduce", "training", "scaling", "simulate"])

@@ -4,11 +4,12 @@ import os
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tfcollective.control.records import JobDirectory, JobRecord, running_jobs
+from tfcollective.control.records import JobDirectory, JobRecord, open_owner, running_jobs
 from tfcollective.errors import ConfigError
 from tfcollective.private_directory import runtime_directory
 from tfcollective.topology import Endpoint
@@ -222,3 +223,26 @@ def test_a_directory_that_others_can_use_is_refused(tmp_path):
 def test_a_place_that_cannot_be_written_is_named():
     with pytest.raises(ConfigError, match=r"cannot use /proc/job .*TFCOLLECTIVE_RUNTIME_DIR names another place"):
         JobDirectory.create(Path("/proc"), "job")
+
+
+def test_the_owner_of_a_job_is_opened_only_if_it_has_the_lock(tmp_path):
+    with (
+        published(tmp_path, record()),
+        pytest.raises(ConfigError, match="another PID namespace"),
+    ):  # its pid is no process
+        with open_owner(tmp_path, record()):
+            pass
+    mine = replace(record("mine"), pid=os.getpid())
+    with published(tmp_path, mine), open_owner(tmp_path, mine) as owner:
+        assert os.readlink(f"/proc/self/fd/{owner}") == "anon_inode:[pidfd]"
+    with open_owner(tmp_path, mine) as owner:
+        assert owner is None
+
+
+def test_another_process_with_the_number_of_the_owner_is_not_opened(tmp_path):
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    one = replace(record(), pid=other.pid)
+    with published(tmp_path, one), pytest.raises(ConfigError, match="another PID namespace"):
+        with open_owner(tmp_path, one):
+            pass
+    other.communicate(b"\n")

@@ -56,7 +56,9 @@ def test_a_module_in_place_of_the_experiment_runs_on_every_rank(capfd):
 @installed
 def test_ids_of_applications_belong_to_yarn():
     assert isinstance(find_manager("application_1763000000000_0042"), YarnLauncher)
-    with pytest.raises(ConfigError, match="'job-1' is no job of a platform that keeps jobs"):
+    with pytest.raises(
+        ConfigError, match=r"'job-1' is no job that runs on this machine .* nor one of a platform that keeps jobs"
+    ):
         find_manager("job-1")
 
 

@@ -175,7 +175,7 @@ class Job:
         created, options, at = psutil.Process().create_time(), self._options, self._coordinator
         with self._publishing:
             about = self.job_id, at.endpoint, options.key, os.getpid(), created, self.spec.command
-            self._directory.publish(JobRecord(*about, coordinator_pid=at.pid))
+            self._directory.publish(JobRecord(*about, coordinator_pid=at.pid, log_dir=self.spec.log_dir or ""))
 
     def await_coordinator(self) -> None:
         """Returns when the coordinator serves the job. Raises CoordinatorError when it cannot."""
