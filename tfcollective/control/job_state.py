@@ -265,7 +265,7 @@ class JobState:
             self.membership.admit(what.task)
 
     def _started(self, what: messages.Started, now: float) -> None:
-        self.membership.started(what.task, what.node, what.pid, what.host)
+        self.membership.started(what.task, what.node, what.pid, what.host, now)
         self._began.setdefault(what.task, now)
 
     def _exited(self, what: messages.Exited, now: float) -> None:

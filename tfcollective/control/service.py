@@ -311,7 +311,10 @@ class JobService:
         return messages.Members(len(self._membership.members))
 
     async def _started(self, message: messages.Started) -> messages.Nothing:
+        due = self._membership.deadline
         self._make(message)
+        if self._membership.deadline != due:
+            self._wakeups.wake(_TIME)
         return messages.Nothing()
 
     async def _exited(self, message: messages.Exited) -> messages.Nothing:

@@ -138,13 +138,23 @@ class WorldChange:
 
 
 @dataclass(frozen=True)
+class _Due:
+    """Until when a process has to have done something, and why it is killed then. ``stopped`` is how much of the time
+    did not count when that was set (:attr:`Rounds.stopped`)."""
+
+    at: float
+    why: str
+    stopped: float
+
+
+@dataclass(frozen=True)
 class Silence:
     """Tasks that have given no sign of life for too long.
 
     Attributes:
         waiting: newcomers that have joined and are not to be taken in before they give one.
         new: newcomers that have just been taken in, and for how many seconds each has been silent.
-        members: the same of the members of the world.
+        members: the same of the members of the world, and of those that are to become some, for a longer time.
     """
 
     waiting: tuple[TaskKey, ...] = ()
@@ -183,10 +193,11 @@ class Membership:
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._members_left = 0  # how many of them have not ended
         self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
-        self._overdue: dict[TaskKey, float] = {}  # of them: when the process has to have ended
+        self._overdue: dict[TaskKey, _Due] = {}  # what their processes have yet to do, or are killed
         self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
         self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
         self._over = False  # training
+        self._later: set[TaskKey] = set()  # those that were admitted while the job ran
         self._changes: list[WorldChange] = []
         self._after: dict[int, dict[str, float]] = {}  # generation -> phase -> seconds
         self._disturbed: float | None = None  # since when a change of the world is under way
@@ -212,7 +223,7 @@ class Membership:
     @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
-        times = list(self._overdue.values())
+        times = [self._end_of(due) for due in self._overdue.values()]
         if self._rounds.deadline is not None:
             times.append(self._rounds.deadline)
         return min(times, default=None)
@@ -293,17 +304,21 @@ class Membership:
         """Whether any task has ever joined."""
         return self.world is not None or self._rounds.waiting > 0 or self._failure is not None
 
-    def started(self, task: TaskKey, node: str, pid: int, host: str = "") -> None:
-        """An agent has started the task's process, which may have joined before the agent's report came."""
+    def started(self, task: TaskKey, node: str, pid: int, host: str = "", now: float = 0.0) -> None:
+        """An agent has started the task's process, which may have joined before the agent's report came. One that takes
+        the place of another has to come to ``init()`` within the start timeout: nothing else is started there."""
         view = replace(self._known(task), host=host)
         if view.state is TaskState.EXPECTED:
             view = replace(view, state=TaskState.STARTED, node=node, pid=pid)
+            if task in self._later and view.last_heartbeat is None:
+                self._set_due(task, now, self._start_timeout, "had not called init() within {:g} s (--start-timeout)")
         self._keep(view)
 
     def admit(self, task: TaskKey) -> None:
         """A task that takes part from now on, in addition to the first ones. Its rank follows with the world."""
         self._rounds.admit(task)
         self._views[task] = TaskView(task, len(self._views))
+        self._later.add(task)
 
     def admit_no_more(self, now: float) -> None:
         """See :meth:`Rounds.admit_no_more`."""
@@ -339,6 +354,7 @@ class Membership:
                 f"same task, or two jobs meet at this address: then give each job a {variable('job_id')} and a "
                 f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
             )
+        self._has_come(request.task)
         here = replace(view, node=request.node, pid=request.pid, last_heartbeat=now, said=0.0, exit=None)
         self._keep(replace(here, state=TaskState.WAITING))
         # Of one that has been in an earlier world, the number stands for another rank.
@@ -387,18 +403,22 @@ class Membership:
         task, views = view.task, self._side_views if view.rank == NO_RANK else self._views
         kept = view.exit, view.host
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
-        if task in self._liveness:
+        if task in self._liveness or (task in self._later and not view.ended):
             self._liveness.heard(task, now)
         changed = state is not view.state or view.ended  # nothing says it again
+        if self._overdue:
+            changed |= self._has_come(task)
         if task in self._newcomers:
-            changed |= self._hear_newcomer(task, now)
+            changed |= self._hear_newcomer(task, info, now)
         if self._changes and "change" in info:
             changed |= self._note_phases(info["change"])
         return changed
 
-    def _hear_newcomer(self, task: TaskKey, now: float) -> bool:
+    def _hear_newcomer(self, task: TaskKey, info: Mapping[str, object], now: float) -> bool:
         self._newcomers.heard(task, now)
-        settled = task in self._members and now - self._formed >= TIMING.relay
+        said = info.get("change")
+        has_state = isinstance(said, Mapping) and "sync" in said  # it trains, and may be the only one with the state
+        settled = task in self._members and (has_state or now - self._formed >= TIMING.relay)
         if settled:
             self._newcomers.forget(task)  # it has said so since: now it is a member like others
         request = self._withdrawn.pop(task, None)
@@ -412,16 +432,18 @@ class Membership:
         generation = said.get("generation") if isinstance(said, Mapping) else None
         if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
             return False
-        known = self._after.setdefault(generation, {})
-        before = dict(known)
+        before = self._after.get(generation, {})
+        known = dict(before)  # a new one: those that follow the job compare it with what they were told
         for name in PHASES_AFTER:
             seconds = said.get(name)
             if isinstance(seconds, int | float):
                 known[name] = max(float(seconds), known.get(name, 0.0))
+        self._after[generation] = known
         return known != before
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
-        """The members of the world that have given no heartbeat for ``limit`` seconds or longer, and for how long.
+        """The members of the world, and the newcomers that have called ``init()``, that have given no heartbeat for
+        ``limit`` seconds or longer, and for how long.
 
         Those that stay silent are found again after ``limit`` seconds: one that was busy may be stopped by then. A
         newcomer is found earlier (:attr:`Timing.newcomer_silent`): the others wait for it while they connect. One that
@@ -435,7 +457,11 @@ class Membership:
         """What :meth:`find_silent` would find; changes nothing but the time."""
         late = self._newcomers.silent(TIMING.newcomer_silent, now)
         waiting = [task for task in late if task not in self._members and self._rounds.is_waiting(task)]
-        new = [task for task in late if task in self._members]
+        # Nothing waits for one that is alone, and without it no rank has the state.
+        others = (
+            any(task not in late and self._rounds.absence(task) is None for task in self._members) if late else False
+        )
+        new = [task for task in late if task in self._members] if others else []
         return Silence(
             tuple(waiting), self._silent_for(new, now), self._silent_for(self._liveness.silent(limit, now), now)
         )
@@ -507,8 +533,9 @@ class Membership:
             or self._rounds.absence(task) is not None
         ):
             return
-        self._failing.setdefault(task, cause)
-        self._overdue.setdefault(task, now + TIMING.grace)
+        if task not in self._failing:
+            self._failing[task] = cause
+            self._set_due(task, now, TIMING.grace, "had not ended {:g} s after its error")
         self._rounds.end(Failure.PROGRAM)
         self._note_round(now)
 
@@ -581,9 +608,8 @@ class Membership:
             self._liveness.forget(task)
         self._note_round(now)
         gone = {task: _WHY_GONE[why] for task in dropped if (why := self._rounds.absence(task)) is not None}
-        for task in [one for one, due in self._overdue.items() if due <= now]:
-            del self._overdue[task]
-            gone[task] = f"had not ended {TIMING.grace:g} s after its error, and was killed"
+        for task in [one for one, due in self._overdue.items() if self._end_of(due) <= now]:
+            gone[task] = self._overdue.pop(task).why
         return gone
 
     # ---- for a process that goes on where another one has ended -----------------------------------------------------
@@ -624,7 +650,21 @@ class Membership:
         for task in [one for one in self._views if one in self._newcomers]:
             self._newcomers.heard(task, now)
             self._keep(replace(self._views[task], last_heartbeat=now))
-        self._overdue = {task: max(due, now + TIMING.settle) for task, due in self._overdue.items()}
+        stopped = self._rounds.stopped
+        self._overdue = {
+            task: _Due(max(self._end_of(due), now + TIMING.settle), due.why, stopped)
+            for task, due in self._overdue.items()
+        }
+
+    def _set_due(self, task: TaskKey, now: float, seconds: float, why: str) -> None:
+        self._overdue[task] = _Due(now + seconds, f"{why.format(seconds)}, and was killed", self._rounds.stopped)
+
+    def _end_of(self, due: _Due) -> float:
+        return due.at + self._rounds.stopped - due.stopped
+
+    def _has_come(self, task: TaskKey) -> bool:
+        """Notes that a process has called ``init()``; returns whether that was awaited."""
+        return task not in self._failing and self._overdue.pop(task, None) is not None
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)

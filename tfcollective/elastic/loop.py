@@ -47,8 +47,9 @@ def run(func: _Function) -> _Function:
         with runtime.training(), _leaving_on_sigterm():
             while True:
                 try:
+                    joins = runtime.is_without_state()
                     state.sync()
-                    runtime.phases().synced()
+                    runtime.phases().synced(tell=joins)
                     result = func(state, *args, **kwargs)
                     runtime.announce_leave("")  # training is complete: there is nothing left to leave
                     return result

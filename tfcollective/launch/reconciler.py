@@ -253,6 +253,8 @@ class Reconciler:
         elif self._job.failed or not record.failed:
             self._finish()
         elif not record.note.startswith((LOST, NOT_STARTED)) and not record.stopped and not self._over:
+            if task not in self._job.view.members:  # else the others say so
+                _LOG.warning("%s %s: it had not joined the others yet", task, record.how)
             self._blame(slot.host, task)
 
     def _give_up_host(self, host: str) -> None:

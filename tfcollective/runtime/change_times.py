@@ -10,9 +10,9 @@ class ChangeTimes:
     """Measures one change of the world after another. Costs a look at one attribute in every other step.
 
     Args:
-        publish: called once for each change, with the world's generation and seconds by phase: ``connect`` (from the
+        publish: called for each change, with the world's generation and seconds by phase: ``connect`` (from the
             answer of the coordinator until the ranks are connected), ``sync`` (reset callbacks, and taking the state)
-            and ``first_step`` (until the first commit).
+            and ``first_step`` (until the first commit). Called at the first commit; of a newcomer, at its sync too.
     """
 
     def __init__(
@@ -28,9 +28,11 @@ class ChangeTimes:
         self._at = self._clock()
         self._times = {"generation": generation, "connect": self._at - formed}
 
-    def synced(self) -> None:
-        """All have taken the state."""
+    def synced(self, *, tell: bool = False) -> None:
+        """All have taken the state; ``tell``: for the first time this one, which the coordinator is to know at once."""
         self._note("sync")
+        if tell and self._times is not None:
+            self._publish(dict(self._times))
 
     def stepped(self) -> None:
         """A commit."""

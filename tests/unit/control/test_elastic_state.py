@@ -65,7 +65,9 @@ def test_every_change_of_the_world_is_noted_with_its_duration():
     )
     for index, sync in ((0, 0.25), (2, 0.5), (0, 0.25)):
         said = {"generation": 3, "connect": 0.125, "sync": sync, "mood": "good", "first_step": None}
+        earlier = state.changes[1]
         state.heartbeat(task(index), "running", {"change": said}, 5.0)
+        assert (earlier != state.changes[1]) is (sync > earlier.after.get("sync", 0.0))  # or nobody would hear of it
     for nonsense in (3, {"generation": 9}, {"generation": "3"}, {"sync": 1.0}):
         state.heartbeat(task(0), "running", {"change": nonsense}, 5.0)
     assert list(state.changes[0].phases.items()) == [("detect", 0.5), ("agree", 0.25)]
@@ -160,6 +162,55 @@ def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
     assert state.deadline is None
 
 
+def replaced():
+    """A job whose second rank is lost, in whose place a process was started at 10 s."""
+    state = begun(2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.started(task(2), "node", 102, now=10.0)
+    return state
+
+
+def test_a_replacement_that_does_not_come_to_init_is_killed():
+    state = replaced()
+    assert state.expire(19.9) == {}
+    assert state.expire(state.deadline) == {
+        task(2): "had not called init() within 10 s (--start-timeout), and was killed"
+    }
+    assert (state.deadline, order(state)) == (None, [0])
+
+
+def test_time_in_which_the_coordinator_was_stopped_is_left_to_a_replacement():
+    state = replaced()
+    state.expire(10.0)
+    state.pause(15.0)  # for 5 s
+    assert state.expire(24.9) == {}
+    assert list(state.expire(25.0)) == [task(2)]
+
+
+@pytest.mark.parametrize(
+    "come",
+    [
+        lambda state: state.heartbeat(task(2), "running", {}, 19.0),
+        lambda state: state.join(request(2), 19.0),
+        lambda state: state.exited(ended(2, code=1), 19.0),
+    ],
+)
+def test_a_replacement_has_come_once_it_says_anything(come):
+    state = replaced()
+    come(state)
+    assert state.deadline is None
+
+
+def test_a_replacement_that_is_stopped_after_init_does_not_hold_its_slot_for_ever():
+    state = replaced()
+    state.heartbeat(task(2), "running", {}, 19.0)
+    assert state.find_silent(118.0, 100.0) == {task(0): 117.0}
+    state.heartbeat(task(0), "running", {}, 118.0)
+    assert state.find_silent(119.0, 100.0) == {task(2): 100.0}
+
+
 def test_one_that_ends_soon_after_its_error_is_not_killed_and_one_that_is_gone_ends_no_job():
     state = begun()
     state.leave(task(2), 1.0, for_good=True)
@@ -224,6 +275,32 @@ def test_a_newcomer_that_goes_on_giving_signs_of_life_is_a_member_like_others():
     state.join(request(2), 10.0)
     state.join(request(0, world=3), 12.0)
     state.heartbeat(task(2), "running", {}, 12.0 + TIMING.relay)
+    assert state.find_silent(500.0, 1000.0) == {}
+
+
+def with_newcomer():
+    """A job whose second rank, a newcomer, was taken in at 12 s."""
+    state = begun(size=2)
+    state.exited(ended(1, code=9), 1.0)
+    state.join(request(0, world=2), 1.0)
+    state.admit(task(2))
+    state.join(request(2), 10.0)
+    state.join(request(0, world=3), 12.0)
+    assert order(state) == [0, 2]
+    return state
+
+
+def test_a_newcomer_that_has_taken_the_state_is_a_member_like_others():
+    state = with_newcomer()
+    state.heartbeat(task(2), "running", {"change": {"generation": 3, "connect": 0.1, "sync": 0.1}}, 12.2)
+    state.exited(ended(0, code=9), 13.0)
+    state.join(request(2, world=4), 13.0)
+    assert state.find_silent(500.0, 1000.0) == {}  # a second world makes it no newcomer again
+
+
+def test_a_newcomer_without_which_no_rank_has_the_state_is_not_given_up_early():
+    state = with_newcomer()
+    state.exited(ended(0, code=9), 13.0)
     assert state.find_silent(500.0, 1000.0) == {}
 
 

@@ -28,3 +28,12 @@ def test_a_world_that_breaks_before_the_first_step_is_not_published():
     times.connected(3, 0.0)
     times.stepped()
     assert [one["generation"] for one in heard] == [3]
+
+
+def test_a_newcomer_says_at_once_that_it_has_the_state():
+    heard = []
+    times = ChangeTimes(heard.append, lambda: 0.0)
+    times.connected(2, 0.0)
+    times.synced(tell=True)
+    times.stepped()
+    assert heard == [{"generation": 2, "connect": 0.0, "sync": 0.0}, {**heard[0], "first_step": 0.0}]
