@@ -19,7 +19,7 @@ _SET_BY_COMPAT = {
 
 
 @click.command(
-    short_help="Lists the names of Horovod in scripts that differ here.",
+    short_help="Says what a script for Horovod has to change.",
     epilog="""\b
 Examples:
   tfcollective migrate train.py
@@ -30,16 +30,41 @@ Exit code: 0, or 1 when a script uses a name that tfcollective does not have."""
 )
 @click.argument("scripts", nargs=-1, required=True, type=click.Path(), metavar="SCRIPT...")
 def migrate(scripts: Sequence[str]) -> int:
-    """Lists the names of Horovod that scripts use, and says which are the same, different or missing here.
+    """Says for each script what has to change, then lists the names of Horovod that it uses: which are the same,
+    different or missing here.
 
     It reads the scripts and changes nothing. docs/from-horovod.md lists all names.
     """
-    missing = False
-    for script in scripts:
-        report = _examined(Path(script))
-        click.echo("\n".join([script, *_described(report)]))
-        missing = missing or any(finding.status == "not yet" for finding in report.findings)
-    return 1 if missing else 0
+    reports = [(script, _examined(Path(script))) for script in scripts]
+    for script, report in reports:
+        click.echo(f"{script}: {verdict(report)}")
+    for script, report in reports:
+        click.echo("\n".join(["", script, *_described(report)]))
+    return 1 if any(_missing(report) for _, report in reports) else 0
+
+
+def verdict(report: Report) -> str:
+    """How much there is to do, in one line."""
+    if not report.imports:
+        return "does not import horovod: nothing to change"
+    missing, differ = _missing(report), [finding.name for finding in report.findings if finding.status == "different"]
+    words = []
+    if missing:
+        words.append(f"does not run here as it is: tfcollective has no {', no '.join(missing)}")
+    words.append(f"change {_count(len(report.imports), 'import')}")
+    if differ:
+        words.append(f"read the notes on {_count(len(differ), 'name')} that may behave differently")
+    return "; ".join(words) + ("" if missing or differ else "; nothing else")
+
+
+def _missing(report: Report) -> list[str]:
+    """The modules and names that have no counterpart."""
+    modules = [module for _, module, instead in report.imports if instead is None]
+    return [*dict.fromkeys(modules), *(finding.name for finding in report.findings if finding.status == "not yet")]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _examined(script: Path) -> Report:
@@ -50,8 +75,6 @@ def _examined(script: Path) -> Report:
 
 
 def _described(report: Report) -> Iterator[str]:
-    if not report.imports:
-        yield "  does not import horovod"
     for line, module, instead in report.imports:
         yield f"  line {line}: {module} -> {instead or 'there is nothing like it'}"
     same = [finding for finding in report.findings if finding.status == "same" and not finding.note]

@@ -100,6 +100,10 @@ def test_the_command(tmp_path, capsys) -> None:
     clean.write_text("import horovod.tensorflow as hvd\nhvd.init()\n")
     assert invoke("tfcollective", ["migrate", str(script)]) == 1
     out = capsys.readouterr().out
+    assert out.startswith(
+        f"{script}: does not run here as it is: tfcollective has no horovod.torch, no horovod.tensorflow.nothing_like_it; "
+        "change 5 imports; read the notes on "
+    )
     assert "line 6: horovod.torch -> there is nothing like it" in out
     assert "  different: horovod.tensorflow.join (line 11): averages are" in out
     assert "  variable HOROVOD_RANK (line 9): set with tfcollective run --horovod-compat" in out
@@ -122,3 +126,22 @@ def test_a_script_without_horovod(tmp_path, capsys) -> None:
     script.write_text("print(1)\n")
     assert invoke("tfcollective", ["migrate", str(script)]) == 0
     assert "does not import horovod" in capsys.readouterr().out
+
+
+def test_the_verdicts_on_all_scripts_come_first(tmp_path, capsys) -> None:
+    for name, text in (
+        ("same.py", "from horovod.tensorflow import rank\n"),
+        ("different.py", "import horovod.tensorflow as hvd\nhvd.init()\n"),
+        ("torch.py", "import horovod.torch as hvd\n"),
+        ("plain.py", "print(1)\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    names = ("same", "different", "torch", "plain")
+    assert invoke("tfcollective", ["migrate", *(str(tmp_path / f"{name}.py") for name in names)]) == 1
+    assert capsys.readouterr().out.splitlines()[:5] == [
+        f"{tmp_path}/same.py: change 1 import; nothing else",
+        f"{tmp_path}/different.py: change 1 import; read the notes on 1 name that may behave differently",
+        f"{tmp_path}/torch.py: does not run here as it is: tfcollective has no horovod.torch; change 1 import",
+        f"{tmp_path}/plain.py: does not import horovod: nothing to change",
+        "",
+    ]
