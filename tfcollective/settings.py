@@ -30,6 +30,7 @@ __all__ = [
     "ENGINES",
     "IDENTITIES",
     "PREFIX",
+    "REPLICA_CHECKS",
     "TF_CONFIG",
     "TRANSPORTS",
     "VARIABLES",
@@ -52,6 +53,7 @@ TRANSPORTS = ("auto", "tcp")
 ENCRYPTIONS = ("auto", "on", "off")
 # Who moves the data: see tfcollective.communicator.external.
 ENGINES = ("native", "horovod", "mpi")
+REPLICA_CHECKS = ("resync", "warn", "error")
 # Who may tell a process who it is, in order of precedence: see tfcollective.identity.discovery.
 IDENTITIES = ("auto", "launcher", "tf_config", "vertex", "sagemaker", "mpi", "slurm", "kubernetes", "single")
 _LOG = get_logger(__name__)
@@ -257,6 +259,12 @@ class Settings:
     )
     replica_check_steps: int = _row(
         _NUMBER, "Every so many steps, and after 2, 4, 8 and so on, the ranks compare their weights; 0: never.", 1000
+    )
+    replica_check: str = _row(
+        _choice(*REPLICA_CHECKS),
+        "Weights that differ: `resync` takes back rounding, and anything else is an error; with `warn` that is a "
+        "warning; with `error` rounding is an error, too.",
+        "resync",
     )
     timeline: str | None = _row(
         _PATH,

@@ -89,6 +89,24 @@ def drift_is_found_and_named() -> None:
         raise AssertionError("drift was not found")
 
 
+def rounding_of_one_rank_is_taken_back() -> None:
+    model = small_model()
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    kernel = model.get_layer("only").kernel
+    seen = []
+
+    class Round(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+            value = tf.convert_to_tensor(kernel).numpy()
+            seen.append(value.tobytes())
+            if batch == 0 and rank == size - 1:
+                kernel.assign(np.nextafter(value, np.float32(9)))
+
+    model.fit(X, Y, batch_size=2, verbose=0, callbacks=[tfk.BroadcastGlobalVariablesCallback(0), Round()])
+    assert size == 1 or not same_everywhere(seen[1])
+    assert same_everywhere(seen[2])
+
+
 def a_learning_rate_of_one_rank_is_found() -> None:
     if size == 1:
         return
@@ -266,6 +284,7 @@ for check in (
     one_rank_may_build_more_models_and_have_a_smaller_last_batch,
     infinity_on_one_rank_skips_the_step_on_all,
     drift_is_found_and_named,
+    rounding_of_one_rank_is_taken_back,
     a_learning_rate_of_one_rank_is_found,
     local_variables_may_drift,
     metrics_are_averaged_in_place,

@@ -26,10 +26,19 @@ from tfcollective.topology import Placement
 
 
 class FakeOps:
-    """What ``tf.load_op_library`` would return. `ran` lists what has run, as text."""
+    """What ``tf.load_op_library`` would return. `ran` lists what has run, as text.
 
-    def __init__(self, size: int) -> None:
+    Attributes:
+        rows_of_others: what the other ranks give to a gathering; as this one if None.
+        drifts_of_others: how far their replicas are off, as (distance, bound) of each variable that differs.
+        weights_of_first: rank 0's weights; this rank's if None.
+    """
+
+    def __init__(self, size: int, rank: int = 0) -> None:
         self.size = size
+        self.rank = rank
+        self.drifts_of_others: Any = (0.0, 0.0)
+        self.weights_of_first: Any = None
         self.ran: list[str] = []
         self.signatures: dict[str, str] = {}
         self.rows_of_others: Any = None
@@ -59,20 +68,27 @@ class FakeOps:
         self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
         if tensor_name.endswith("/replica_check"):
-            return self._compared(tensor, tensor_name)
+            return self._compared(tensor, tensor_name, self.rows_of_others)
+        if tensor_name.endswith("/replica_check/drift"):
+            theirs = tf.broadcast_to(tf.constant(self.drifts_of_others, tensor.dtype), tensor[:1].shape)
+            return self._compared(tensor, tensor_name, theirs)
         with tf.control_dependencies([self._note(f"allreduce {tensor_name}", tensor)]):
             return self._combine(tensor, op, prescale, postscale)
 
-    def _compared(self, places: Any, tensor_name: str) -> Any:
-        """Every rank has filled in its own place; we are rank 0."""
+    def _compared(self, places: Any, tensor_name: str, theirs: Any) -> Any:
+        """Every rank has filled in its own place."""
         with tf.control_dependencies([self._note(f"compare {tensor_name}", places)]):
-            others = places[:1] if self.rows_of_others is None else self.rows_of_others
-            return tf.concat([places[:1]] + [others] * (self.size - 1), 0)
+            mine = places[self.rank : self.rank + 1]
+            others = mine if theirs is None else theirs
+            return tf.concat([mine if rank == self.rank else others for rank in range(self.size)], 0)
 
     def tfcollective_grouped_allreduce(
         self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
         with tf.control_dependencies([self._note(f"grouped_allreduce {tensor_name}", *tensors)]):
+            if "/replica_check/weights/" in tensor_name:
+                given = tensors if self.weights_of_first is None else self.weights_of_first
+                return [tf.constant(value, tensor.dtype) for value, tensor in zip(given, tensors, strict=True)]
             return [self._combine(tensor, op, prescale, postscale) for tensor in tensors]
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
@@ -137,7 +153,7 @@ def fake_world(
     """
     loaded = replace(Settings(), **{"bucket_bytes": 8 << 20, **settings})  # there is no link to suit
     place = Placement(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
-    fake = FakeOps(size)
+    fake = FakeOps(size, rank)
     before = (runtime._session, ops._module)
     names._plan_names.clear()
     identity = discover(Settings(), {})

@@ -15,30 +15,24 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Sum
 from tfcollective.errors import CollectiveMismatchError
 from tfcollective.runtime import Members, ProcessSet
+from tfcollective.settings import REPLICA_CHECKS
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.gradients import variable_key, variable_name
 from tfcollective.tensorflow.helpers import rank_in_graph, size_in_graph
+from tfcollective.tensorflow.replicas import Comparison, Replicas
 from tfcollective.tensorflow.variables import make_eagerly
 
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart
-_CHANGED, _PRESENT = 0, 1  # places in the last row of what the ranks compare
-
-ADVICE = (
-    "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
-    "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
-    "DistributedGradientTape, put MetricAverageCallback before callbacks that change the learning rate by a metric, "
-    "and name variables that differ on purpose with register_local_var. "
-    "The first that is not as on the first rank:"
-)
-
+_CHANGED, _PRESENT, _POLICY = 0, 1, 2  # places in the last row of what the ranks compare
 
 _guards: weakref.WeakSet[ReplicaGuard] = weakref.WeakSet()
 
@@ -63,6 +57,7 @@ class ReplicaGuard:
         self._begin = _HELD if held else 0
         self._steps: Any = None
         self._first: Any = None
+        self._replicas: Replicas | None = None
         _guards.add(self)
 
     def hold(self) -> None:
@@ -102,22 +97,35 @@ class ReplicaGuard:
         counter.assign_add(1)
         due = tf.logical_and(steps > 1, tf.logical_or(_is_power_of_two(steps), tf.equal(steps % every, 0)))
         if not self._after_update:
-            return _rarely(due, lambda: self._check(named, members), named)
+            return _rarely(due, lambda: self._check(named, members, steps), named)
         self._first_fingerprints(len(named))
         begins = tf.equal(steps, 0)
-        look = lambda: tf.cond(begins, lambda: self._remember(named), lambda: self._check(named, members))  # noqa: E731
+        look = lambda: tf.cond(begins, lambda: self._remember(named), lambda: self._check(named, members, steps))  # noqa: E731
         return _rarely(tf.logical_or(begins, due), look, named)
 
     def _remember(self, named: Sequence[tuple[str, Any]]) -> Any:
         with tf.control_dependencies([self._first_fingerprints(len(named)).assign(_fingerprints_of(named))]):
             return tf.constant(True)
 
-    def _check(self, named: Sequence[tuple[str, Any]], members: Members) -> Any:
+    def _check(self, named: Sequence[tuple[str, Any]], members: Members, steps: Any) -> Any:
         mine = _fingerprints_of(named)
         changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
         everyone = _everyone(mine, changed, self._name, members)
         updated = tf.reduce_any(tf.not_equal(everyone[:, -1, _CHANGED], 0))
-        return tf.cond(updated, lambda: _compare(_present(everyone), named, members), self._later)
+        return tf.cond(updated, lambda: self._settle(everyone, steps, named, members), self._later)
+
+    def _settle(self, everyone: Any, steps: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:
+        """In Python, also from a graph: it rarely runs, and would be some thousand ops for a large model."""
+        if self._replicas is None:
+            self._replicas = Replicas(self._name, members.process_set_id)
+        replicas = self._replicas
+
+        def settle(everyone: Any, steps: Any) -> str:
+            return replicas.settle(compare_fingerprints(everyone), named, int(steps))
+
+        if tf.executing_eagerly():
+            return _raise_if(settle(everyone.numpy(), steps))
+        return _raise_if(tf.ensure_shape(tf.numpy_function(settle, [everyone, steps], tf.string), []))
 
     def _later(self) -> Any:
         """Nothing has changed yet: counts from the first step again, after a pause."""
@@ -210,39 +218,28 @@ def _keep_whole(result: Any) -> None:
 
 
 def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:
-    """uint8[size, n + 1, 8]: each rank's fingerprints, and in the last row whether they have changed and a 1.
+    """uint8[size, n + 1, 8]: each rank's fingerprints; in the last row whether they have changed, a 1, its policy.
 
     A sum in which each rank has a place of its own: unlike an all-gather it also works while some ranks have joined.
     Their places stay zero.
     """
-    flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8)])
-    own = tf.concat([mine, tf.pad(flags, [[0, 6]])[tf.newaxis]], 0)
+    policy = REPLICA_CHECKS.index(runtime.settings().replica_check)
+    flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8), tf.constant(policy, tf.uint8)])
+    own = tf.concat([mine, tf.pad(flags, [[0, 5]])[tf.newaxis]], 0)
     rank, size = rank_in_graph(members), size_in_graph(members)
     places = tf.pad(own[tf.newaxis], [[rank, size - rank - 1], [0, 0], [0, 0]])
     return ops.allreduce(places, op=Sum, name=name, process_set_id=members.process_set_id)
 
 
-def _present(everyone: Any) -> Any:
-    """uint8[size, n, 8]: the fingerprints, in the places of ranks that are not there the first one that is."""
-    present = tf.not_equal(everyone[:, -1, _PRESENT], 0)
-    first = tf.argmax(tf.cast(present, tf.int32))
-    return tf.where(present[:, tf.newaxis, tf.newaxis], everyone, everyone[first])[:, :-1]
-
-
-def _compare(everyone: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:
+def _raise_if(wrong: Any) -> Any:
     """True, or an error on all ranks."""
-    index, places = compare_fingerprints(everyone)
-    # In an elastic job no process set outlives the world whose ranks it names.
-    ranks = places if members.elastic else tf.gather(tf.constant(members.ranks, tf.int64), places)
-    names = [name for name, _ in named]
     if tf.executing_eagerly():
-        if int(index) >= 0:
-            raise CollectiveMismatchError(f"{ADVICE} {names[int(index)]} on ranks {ranks.numpy().tolist()}")
+        if wrong:
+            raise CollectiveMismatchError(wrong)
         return tf.constant(True)
-    equal = index < 0
-    name = tf.gather(names, tf.maximum(index, 0))
-    with tf.control_dependencies([tf.debugging.Assert(equal, [ADVICE, name, "on ranks", ranks], summarize=64)]):
-        return tf.identity(equal)
+    fine = tf.equal(wrong, "")
+    with tf.control_dependencies([tf.debugging.Assert(fine, [wrong])]):
+        return tf.identity(fine)
 
 
 def _fingerprints_of(named: Sequence[tuple[str, Any]]) -> Any:
@@ -255,17 +252,16 @@ def fingerprints(values: Sequence[Any]) -> Any:
         return tf.concat([tf.fingerprint(tf.reshape(value, [1, -1])) for value in values], 0)
 
 
-def compare_fingerprints(everyone: Any) -> tuple[Any, Any]:
-    """The first variable whose fingerprint differs (-1: none does), and the ranks where it is not as on rank 0.
+def compare_fingerprints(everyone: np.ndarray[Any, Any]) -> Comparison:
+    """Where the ranks' variables are not as on the first rank that takes part.
 
     Args:
-        everyone: uint8[size, n, 8].
+        everyone: uint8[size, n + 1, 8], as :func:`_everyone` gives it.
     """
-    differs = tf.reduce_any(tf.not_equal(everyone, everyone[:1]), axis=2)
-    by_variable = tf.reduce_any(differs, axis=0)
-    first = tf.argmax(tf.cast(by_variable, tf.int32))
-    ranks = tf.where(differs[:, first])[:, 0]
-    return tf.where(tf.reduce_any(by_variable), first, tf.constant(-1, first.dtype)), ranks
+    present = everyone[:, -1, _PRESENT] != 0
+    first = int(np.argmax(present))
+    different = (everyone[:, :-1] != everyone[first, :-1]).any(axis=2) & present[:, np.newaxis]
+    return Comparison(different, first, REPLICA_CHECKS[everyone[first, -1, _POLICY]])
 
 
 def _new_world() -> None:

@@ -82,22 +82,37 @@ def test_lists_of_variables_that_take_turns_are_all_compared(count: int, traced:
     assert compared == [count if number in (2, 4, 5, 8, 10) else 0 for number in range(12)]
 
 
+def gathered(*ranks: object) -> np.ndarray:
+    """What the guard gathers: of each rank the fingerprints and a last row; None for a rank that has joined."""
+    present = next(rank for rank in ranks if rank is not None)
+    row = np.zeros((1, 8), np.uint8)
+    row[0, 1] = 1
+    return np.stack(
+        [np.zeros((len(present) + 1, 8), np.uint8) if r is None else np.concatenate([r, row]) for r in ranks]
+    )
+
+
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16, tf.int64, tf.bool])
 def test_a_single_bit_counts(dtype: object) -> None:
     values = [tf.zeros([3, 2], dtype), tf.ones([1], dtype), tf.zeros([], dtype)]
     same = fingerprints(values)
     assert same.shape == (3, 8)
     other = fingerprints([values[0], values[1], tf.ones([], dtype)])
-    index, ranks = compare_fingerprints(tf.stack([same, other, same, other]))
-    assert int(index) == 2
-    assert ranks.numpy().tolist() == [1, 3]
+    compared = compare_fingerprints(gathered(same, other, same, other))
+    assert compared.variables == [2]
+    assert compared.places(2) == [1, 3]
+    assert (compared.first, compared.policy) == (0, "resync")
 
 
 def test_equal_replicas() -> None:
     mine = fingerprints([tf.ones(3)])
-    index, ranks = compare_fingerprints(tf.stack([mine, mine]))
-    assert int(index) == -1
-    assert ranks.numpy().tolist() == []
+    assert compare_fingerprints(gathered(mine, mine)).variables == []
+
+
+def test_ranks_that_have_joined_are_not_compared() -> None:
+    mine, other = fingerprints([tf.ones(3)]), fingerprints([tf.zeros(3)])
+    compared = compare_fingerprints(gathered(None, mine, None, other))
+    assert (compared.first, compared.places(0)) == (1, [3])
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -114,6 +129,7 @@ def test_the_first_variable_that_differs_is_named_with_the_ranks(traced: bool) -
         run()
         theirs = tf.concat([fingerprints([tf.ones([1]), tf.zeros([1])]), tf.ones([1, 8], tf.uint8)], 0)
         ops.rows_of_others = theirs[tf.newaxis]
+        ops.drifts_of_others = (0.5, 1e-6)
         if traced:
             run = tf.function(step)
         error = tf.errors.InvalidArgumentError if traced else CollectiveMismatchError
