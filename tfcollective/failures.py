@@ -58,6 +58,7 @@ class ExceptionRecord:
         permanent: whether it comes again however often the program is started.
         blames: the rank whose end brought it about, as far as the error says so; or None.
         interrupt: whether it is a KeyboardInterrupt: a signal has raised it, and no error of the program.
+        final: whether it has ended the process; False: ``init()`` raised it, and the program may have caught it.
     """
 
     type: str
@@ -68,6 +69,7 @@ class ExceptionRecord:
     permanent: bool = False
     blames: int | None = None
     interrupt: bool = False
+    final: bool = True
 
 
 # A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
@@ -229,16 +231,22 @@ def _blamed(failed: Iterable[ExitRecord]) -> set[int]:
 
 
 def write_exception(
-    path: str, error: BaseException, *, now: float, consequence: bool = False, blames: int | None = None
+    path: str,
+    error: BaseException,
+    *,
+    now: float,
+    consequence: bool = False,
+    blames: int | None = None,
+    final: bool = True,
 ) -> None:
     """Leaves the record of ``error`` in the file ``path`` (mode 0600), whole or not at all; OSError if it cannot.
 
-    ``consequence`` and ``blames`` are as for :func:`describe_exception`. The first record stays: what comes after it is
-    a consequence.
+    ``consequence``, ``blames`` and ``final`` are as for :func:`describe_exception`. The first record stays: what comes
+    after it is a consequence.
     """
     if Path(path).exists():
         return
-    document = encode(describe_exception(error, now, consequence, blames))
+    document = encode(describe_exception(error, now, consequence, blames, final))
     write_private(Path(path), document)
 
 
@@ -271,10 +279,10 @@ def _note_of_call(path: str) -> Path:
 
 
 def describe_exception(
-    error: BaseException, now: float, consequence: bool = False, blames: int | None = None
+    error: BaseException, now: float, consequence: bool = False, blames: int | None = None, final: bool = True
 ) -> ExceptionRecord:
     """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type, ``blames``
-    of which rank's end; where that is None, the error's own word counts."""
+    of which rank's end; where that is None, the error's own word counts. ``final``: see :class:`ExceptionRecord`."""
     return ExceptionRecord(
         type=type(error).__name__,
         message=_shortened(message_of(error), _MAX_MESSAGE),
@@ -284,6 +292,7 @@ def describe_exception(
         permanent=is_permanent(error),
         blames=_named_peer(error) if blames is None else blames,
         interrupt=isinstance(error, KeyboardInterrupt),
+        final=final,
     )
 
 

@@ -21,7 +21,14 @@ from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
 from tfcollective.exit_codes import ExitCode
-from tfcollective.failures import NOT_STARTED, ExitRecord, describe_exception, is_in_call, read_exception
+from tfcollective.failures import (
+    NOT_STARTED,
+    ExceptionRecord,
+    ExitRecord,
+    describe_exception,
+    is_in_call,
+    read_exception,
+)
 from tfcollective.log import get_logger
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import environ_snapshot, variable
@@ -31,7 +38,7 @@ from tfcollective.timing import TIMING, Timing
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
-_LEFT_CALL = 1
+_HIDDEN = 1  # the exit code that counts where that of a command says nothing of the program in it
 _OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
 
@@ -344,8 +351,9 @@ class Supervisor:
         worker.process.returncode = os.waitstatus_to_exitcode(status)
         if worker.stderr_pump is not None:
             worker.stderr_pump.catch_up()
-        code, number, note = _end_of(worker, status)
-        exception = read_exception(str(worker.failure_file)) if code != 0 else None
+        exception = read_exception(str(worker.failure_file))
+        code, number, note = _end_of(worker, status, exception)
+        exception = exception if code != 0 else None
         time = exception.time if exception is not None else self._clock.monotonic()
         self._report(
             ExitRecord(
@@ -392,11 +400,18 @@ def _new_file(path: Path) -> BinaryIO:
     return path.open("xb", buffering=0)
 
 
-def _end_of(worker: _Worker, status: int) -> tuple[int | None, int | None, str]:
-    """The exit code, the signal, and what else there is to say."""
+def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> tuple[int | None, int | None, str]:
+    """The exit code, the signal, and what else there is to say.
+
+    The command may be a wrapper, ``python train.py | tee log`` for example, whose exit code is another program's. Then
+    the record of the exception counts. It is that of the last process that came to the job as this task: a later one
+    has removed the record when it joined. What ``init()`` raised, the program has caught.
+    """
     code, number = describe_status(status)
+    if code == 0 and exception is not None and exception.final:
+        return _HIDDEN, None, "exited with code 0 although an exception had ended its program"
     if code == 0 and is_in_call(str(worker.failure_file)):
-        return _LEFT_CALL, None, "exited with code 0 before its function had returned"
+        return _HIDDEN, None, "exited with code 0 before its function had returned"
     return code, number, worker.kill_reason if number in (signal.SIGKILL, signal.SIGTERM) else ""
 
 

@@ -56,14 +56,16 @@ def noted_if_permanent() -> Iterator[None]:
         yield
     except Exception as error:
         if is_permanent(error):
-            _leave_record(path, error)
+            _leave_record(path, error, final=False)
         raise
     if path is not None:
         with suppress(OSError):
             Path(path).unlink(missing_ok=True)
 
 
-def _leave_record(path: str | None, error: BaseException, ended_by: CollectiveError | None = None) -> None:
+def _leave_record(
+    path: str | None, error: BaseException, ended_by: CollectiveError | None = None, *, final: bool = True
+) -> None:
     """Writes the record of ``error``, which ``ended_by`` has brought about if there is one, to the file ``path``."""
     if path is None:
         return
@@ -74,6 +76,7 @@ def _leave_record(path: str | None, error: BaseException, ended_by: CollectiveEr
             now=time.monotonic(),
             consequence=ended_by is not None,
             blames=None if ended_by is None else ended_by.peer,
+            final=final,
         )
     except OSError as problem:
         _LOG.warning("cannot leave the failure record in %s: %s", path, problem)

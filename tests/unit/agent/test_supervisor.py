@@ -156,6 +156,29 @@ def test_a_rank_that_raised_before_it_was_ended_has_failed_and_was_not_stopped(t
     assert first_cause(reports.ended) is late
 
 
+RAISES = """
+import os
+from tfcollective.failures import write_exception
+path = os.environ['TFCOLLECTIVE_FAILURE_FILE']
+write_exception(path, ValueError('first'), now=99.0, final={final})
+if {joins_again}: os.unlink(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("final", "joins_again", "failed"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, clock, final, joins_again, failed):
+    """As ``python train.py | tee log`` does; not one whose program has caught the error or was started again."""
+    supervisor, reports = supervise(tmp_path, clock, RAISES.format(final=final, joins_again=joins_again))
+    reap_until(supervisor, lambda: supervisor.done)
+    (record,) = reports.ended
+    assert (record.failed, record.of_the_program, record.status) == (failed, failed, int(failed))
+    assert (record.exception is not None) == failed
+    if failed:
+        assert record.how == "exited with code 0 although an exception had ended its program"
+
+
 SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)
 
 

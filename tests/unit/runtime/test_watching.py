@@ -129,6 +129,7 @@ def test_an_error_of_configuration_in_init_is_recorded(record_file: Path, monkey
     record = read_exception(str(record_file))
     assert record is not None
     assert (record.type, record.permanent, record.consequence) == ("ConfigError", True, False)
+    assert not record.final  # the program may catch it
     assert "pigeons" in record.message
 
 
