@@ -14,7 +14,14 @@ from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras.accumulation import accumulated, accumulators, restore_accumulated
 from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
 from tfcollective.keras.optimizers import distributed_states, optimizers_of
-from tfcollective.keras.variables import build_optimizer, distinct, is_built, optimizers_variables, trained_variables
+from tfcollective.keras.variables import (
+    assigned_weights,
+    build_optimizer,
+    distinct,
+    is_built,
+    optimizers_variables,
+    trained_variables,
+)
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import barrier
 from tfcollective.tensorflow.gradients import variable_key
@@ -154,10 +161,11 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         _build_for(self.model, built)
         shared, own = _variables(self.model)
         _check_layout(self._path, layout, shared)
-        if backup is not None:
-            _assign(shared, backup.shared)
-        broadcast_variables(shared, 0)
-        self._restore_own(own, everyones, counts)
+        with assigned_weights([self.model]):
+            if backup is not None:
+                _assign(shared, backup.shared)
+            broadcast_variables(shared, 0)
+            self._restore_own(own, everyones, counts)
         _LOG.info("training goes on at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position
 

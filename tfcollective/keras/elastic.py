@@ -10,7 +10,13 @@ import tensorflow as tf
 from tfcollective.elastic import HorovodInternalError, HostsUpdatedInterrupt, State, run
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.keras.optimizers import optimizers_of
-from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables, optimizers_variables
+from tfcollective.keras.variables import (
+    assigned_weights,
+    build_optimizer,
+    distinct,
+    optimizer_variables,
+    optimizers_variables,
+)
 from tfcollective.tensorflow.elastic import TensorFlowState
 from tfcollective.tensorflow.gradients import variable_key
 
@@ -52,6 +58,11 @@ class KerasState(TensorFlowState):
         variables = distinct([*held, *rates])  # those of Keras 2 are not among the optimizer's variables
         self._rates = _places(rates, variables)
         super().__init__(variables, **values)
+
+    def take(self, root: int) -> None:
+        """See :class:`State`. What layers derive from their weights is derived anew."""
+        with assigned_weights(_listed(self.model)):
+            super().take(root)
 
     def _keep_what_callbacks_assigned(self) -> None:
         """See :class:`TensorFlowState`."""

@@ -12,7 +12,7 @@ from tfcollective import runtime
 from tfcollective.communicator import Average
 from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
-from tfcollective.keras.variables import build_optimizer, distinct, optimizer_variables
+from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import LocalVariables, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
@@ -70,7 +70,8 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
     def _broadcast(self, more: Sequence[Any]) -> None:
         variables = distinct([*self.model.weights, *more])
         local = self._local.keys()
-        broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
+        with assigned_weights([self.model]):
+            broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
 
     def _has_more_optimizers(self) -> bool:
         """Whether there are some that a training step of its own builds: which ones are built already may differ from

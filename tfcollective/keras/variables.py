@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tfcollective.keras.optimizers import optimizers_of
+from tfcollective.tensorflow.derived import derive_anew, derived_tensors, same_values
 from tfcollective.tensorflow.gradients import variable_key
+
+
+def layers_of(model: Any) -> list[Any]:
+    """The layers of a model, also those inside of others."""
+    flatten = getattr(model, "_flatten_layers", None)
+    return [] if flatten is None else list(flatten(include_self=False))
+
+
+@contextmanager
+def assigned_weights(models: Sequence[Any]) -> Iterator[None]:
+    """Within it, the weights of models are assigned; after it their layers compute with them.
+
+    A layer may keep tensors that it has derived from its weights, and a traced function the tensors of its trace: the
+    functions of ``fit``, ``evaluate`` and ``predict`` are then made anew.
+    """
+    before = [derived_tensors(layers_of(model)) for model in models]
+    yield
+    for model, tensors in zip(models, before, strict=True):
+        derive_anew(layers_of(model))
+        if not same_values(tensors, derived_tensors(layers_of(model))):
+            _forget_traces(model)
+
+
+def _forget_traces(model: Any) -> None:
+    if getattr(model, "train_function", None) is not None:  # fit may be running, and calls it in its next step
+        model.make_train_function(force=True)
+    for name in ("test_function", "predict_function"):
+        if getattr(model, name, None) is not None:
+            setattr(model, name, None)
 
 
 def build_optimizer(model: Any) -> None:

@@ -14,6 +14,7 @@ from tfcollective.errors import StateError
 from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow import ops
 from tfcollective.tensorflow.border import collective
+from tfcollective.tensorflow.derived import derive_anew_from
 from tfcollective.tensorflow.gradients import variable_name
 from tfcollective.tensorflow.names import operation_name
 
@@ -24,6 +25,9 @@ def broadcast_variables(
 ) -> Any:
     """Assigns to every variable its value on rank `root_rank`.
 
+    Eagerly, ``Normalization`` layers then derive anew what they compute with; a function that was traced before keeps
+    the old values.
+
     Args:
         variables: TensorFlow's or Keras's; the same list, in the same order, on all ranks.
         inplace: Horovod's; no difference here.
@@ -32,8 +36,13 @@ def broadcast_variables(
         Nothing eagerly; in a v1 graph the operation to run.
     """
     del inplace
-    assigned = _assign_all(list(variables), root_rank, None, process_set)
-    return None if tf.executing_eagerly() else tf.group(assigned)
+    listed = list(variables)
+    assigned = _assign_all(listed, root_rank, None, process_set)
+    if not tf.executing_eagerly():
+        return tf.group(assigned)
+    if assigned:
+        derive_anew_from(listed)
+    return None
 
 
 @collective
@@ -48,6 +57,8 @@ def broadcast_(
     """
     variables = list(variables)
     assigned = _assign_all(variables, root_rank, name, process_set)
+    if assigned and tf.executing_eagerly():
+        derive_anew_from(variables)
     return assigned if assigned and not tf.compat.v1.executing_eagerly_outside_functions() else variables
 
 
