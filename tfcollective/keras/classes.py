@@ -81,7 +81,7 @@ def configuration(optimizer: Any) -> dict[str, Any]:
 def values_of(optimizer: Any) -> list[Any]:
     """What a built optimizer has gathered: its variables' values, in order. Empty for a new one."""
     if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
-        if int(getattr(optimizer, "iterations", 0)) > 0:
+        if tf.executing_eagerly() and int(getattr(optimizer, "iterations", 0)) > 0:
             _LOG.warning("the state of a legacy optimizer that has trained is not taken over")
         return []
     return [tf.convert_to_tensor(variable).numpy() for variable in optimizer.variables]

@@ -21,6 +21,7 @@ from tfcollective.keras.classes import become_distributed
 from tfcollective.keras.mixin import Carrying
 from tfcollective.keras.optimizers import distributed_states, innermost, is_optimizer
 from tfcollective.keras.state import OptimizerState, state_of
+from tfcollective.keras.yaml_dictionaries import YamlDictionary
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.gradients import GradientOptions, variable_key
@@ -125,7 +126,7 @@ def _deepcopy(original: Callable[..., Any], model: Any, memo: dict[int, Any]) ->
     return _take_over(original(model, memo), _recipes(model))
 
 
-class _CompileConfig(dict):  # type: ignore[type-arg]
+class _CompileConfig(YamlDictionary):
     """What ``compile`` was called with, and in this process what was distributed."""
 
     recipes: dict[str, _Recipe]

@@ -6,9 +6,10 @@ import copy
 from typing import Any
 
 from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
+from tfcollective.keras.yaml_dictionaries import YamlDictionary
 
 
-class Carrying(dict):  # type: ignore[type-arg]
+class Carrying(YamlDictionary):
     """A configuration that tells, in this process, which optimizers of its owner were distributed, and how.
 
     A file has the dictionary only, and so has a configuration that was put together anew.
@@ -22,10 +23,6 @@ class Carrying(dict):  # type: ignore[type-arg]
     def __init__(self, config: dict[str, Any], states: dict[str, OptimizerState]) -> None:
         super().__init__(config)
         self.states = states
-
-    def __reduce__(self) -> Any:
-        """A dictionary, in another process."""
-        return dict, (dict(self),)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Carrying:
         return Carrying(copy.deepcopy(dict(self), memo), self.states)

@@ -49,7 +49,8 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     Copies of it reduce, too: ``copy.deepcopy``, ``pickle``, ``from_config(get_config())``, and those in a copied model.
 
     Args:
-        optimizer: of Keras 3, or of Keras 2 (also legacy). Of a LossScaleOptimizer the one inside is wrapped.
+        optimizer: of Keras 3, or of Keras 2 (also legacy), or its name ("adam"). Of a LossScaleOptimizer the one inside
+            is wrapped.
         name: of the new optimizer; that of `optimizer` if None.
         op: Average (default) or Sum.
         backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
@@ -59,7 +60,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which. Or it is called in the
             scope of a ``tf.distribute`` strategy.
-        InvalidArgumentError: `optimizer` is distributed already.
+        InvalidArgumentError: `optimizer` is no optimizer, or is distributed already.
     """
     passes = Passes(backward_passes_per_step, average_aggregated_gradients)
     return distribute(optimizer, GradientOptions.checked(locals()), name, passes)
@@ -100,6 +101,7 @@ def PartialDistributedOptimizer(  # noqa: N802  # Horovod's name
 
 def distribute(optimizer: Any, options: GradientOptions, name: str | None, passes: Passes) -> Any:
     """See :func:`DistributedOptimizer`."""
+    optimizer = _given(optimizer)
     if is_optimizer(optimizer) and distributed_states(optimizer):
         raise InvalidArgumentError("optimizer: it is a DistributedOptimizer already")
     adapter.check_backend(tf.keras)
@@ -115,6 +117,26 @@ def distribute(optimizer: Any, options: GradientOptions, name: str | None, passe
     if by_keras:
         _let_keras_accumulate(config, passes, values)
     return made_of(optimizer, config, OptimizerState(options, replace(passes, by_keras=by_keras), values))
+
+
+def _given(optimizer: Any) -> Any:
+    """The optimizer, where a name or a configuration of one is given.
+
+    Raises:
+        InvalidArgumentError: it is none.
+        UnsupportedError: it is of another Keras than that of TensorFlow, which this package works with.
+    """
+    if isinstance(optimizer, str | dict):
+        return tf.keras.optimizers.get(optimizer)
+    if isinstance(optimizer, type) or not hasattr(optimizer, "apply_gradients"):
+        what = f"the class {optimizer.__name__}: call it" if isinstance(optimizer, type) else repr(optimizer)
+        raise InvalidArgumentError(f'optimizer: expected an optimizer or its name, such as "adam", got {what}')
+    if not is_optimizer(optimizer) and any(kind.__module__.startswith("tf_keras.") for kind in type(optimizer).__mro__):
+        raise UnsupportedError(
+            f"optimizer: {type(optimizer).__name__} is of tf_keras (Keras 2), and tf.keras is Keras "
+            f"{tf.keras.__version__}: set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
+        )
+    return optimizer
 
 
 def _let_keras_accumulate(config: dict[str, Any], passes: Passes, values: Sequence[Any]) -> None:

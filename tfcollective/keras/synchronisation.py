@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Average
+from tfcollective.errors import UnsupportedError
 from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
@@ -26,8 +27,9 @@ _LOG = get_logger(__name__)
 class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Gives all ranks the weights and the optimizer state of one, so that they start equal.
 
-    It happens before the first step if the model is built (the optimizer is built for it), else after the first step.
-    Optimizers that the model holds in addition to that of ``compile`` follow after the first step.
+    It happens before the first step if the model is built (the optimizer is built for it), and after the first step:
+    then models are built, optimizers that the model holds in addition to that of ``compile`` are, too, and layers have
+    set weights that depend on their first batch.
 
     Args:
         root_rank: whose weights and state.
@@ -41,29 +43,42 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         self._local = LocalVariables()
         for variable in local_variables or ():
             self._local.add(variable)
-        self._done = False
+        self._is_first = True
+        self._holds = False  # whether ranks may differ until after the first step
 
     def register_local_var(self, var: Any) -> None:
         """Leaves `var` to each rank."""
         self._local.add(var)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Broadcasts if the variables exist."""
-        self._done = False
+        """Broadcasts if the variables exist.
+
+        Raises:
+            UnsupportedError: ``fit`` runs in a v1 graph.
+        """
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise UnsupportedError(
+                "BroadcastGlobalVariablesCallback: fit runs in a v1 graph (tf.compat.v1.disable_eager_execution), and "
+                "weights are neither broadcast nor compared there: leave eager execution on, or use a session with "
+                "BroadcastGlobalVariablesHook"
+            )
+        self._is_first = self._holds = True
         self._warn_if_nothing_reduces()
         if self.model.built and self.model.weights:
             build_optimizer(self.model)
             self._broadcast(optimizer_variables(getattr(self.model, "optimizer", None)))
-            self._done = not self._has_more_optimizers()
-        if not self._done:
+            self._holds = self._has_more_optimizers()
+        if self._holds:
             for guard in self._guards():
                 guard.hold()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Broadcasts what could not be done before the first step."""
-        if not self._done:
-            self._broadcast(self._variables_of_all_optimizers())
-            self._done = True
+        """Broadcasts after the first step."""
+        if not self._is_first:
+            return
+        self._is_first = False
+        self._broadcast(self._variables_of_all_optimizers())
+        if self._holds:
             for guard in self._guards():
                 guard.restart()
 

@@ -193,6 +193,18 @@ def test_a_copy_of_several_optimizers_reduces(way: str) -> None:
         assert list(distributed_states(COPIES[way](several))) == list(distributed_states(several))
 
 
+@keras_3_only
+def test_configurations_are_yaml_as_those_of_plain_optimizers_are() -> None:
+    yaml = pytest.importorskip("yaml")
+    with fake_world():
+        plain = keras.optimizers.Adam(0.5, name="adam")
+        optimizer = tfk.DistributedOptimizer(plain)
+        assert yaml.safe_dump(optimizer.get_config()) == yaml.safe_dump(plain.get_config())
+        config = model(optimizer).get_compile_config()
+        for dump in (yaml.dump, yaml.safe_dump):
+            assert yaml.safe_load(dump(config)) == config
+
+
 def test_copies_of_plain_models_stay_plain() -> None:
     with fake_world() as ops:
         made = fit(model("adam"))

@@ -305,9 +305,10 @@ def test_wrapping_twice_is_an_error() -> None:
         tfk.DistributedOptimizer(once)
 
 
-def test_what_is_no_optimizer_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="not an optimizer"):
-        tfk.DistributedOptimizer(object())
+def test_an_optimizer_of_something_else_is_refused() -> None:
+    foreign = type("Foreign", (), {"apply_gradients": None})
+    with pytest.raises(UnsupportedError, match="not an optimizer of Keras"):
+        tfk.DistributedOptimizer(foreign())
 
 
 @pytest.mark.parametrize("options", [{"backward_passes_per_step": 0}, {"process_set": [0]}])
@@ -377,6 +378,46 @@ def test_tensorflow_optimizer_delegates() -> None:
 
     optimizer = tfc.DistributedOptimizer(keras.optimizers.Adam(), op=tfc.Sum)
     assert optimizer._tfcollective.options.op == tfc.Sum
+
+
+def test_an_optimizer_is_given_by_name_or_configuration() -> None:
+    with fake_world():
+        for given in ("adam", keras.optimizers.serialize(keras.optimizers.Adam(0.5))):
+            made = tfk.DistributedOptimizer(given, op=tfk.Sum)
+            assert type(made).__name__ == "Adam"
+            assert made._tfcollective.options.op == tfk.Sum
+    assert float(tf.convert_to_tensor(made.learning_rate)) == 0.5
+
+
+@pytest.mark.parametrize("given", [None, keras.optimizers.Adam, 0.1, object()])
+def test_what_is_no_optimizer_is_named(given: object) -> None:
+    with fake_world(), pytest.raises(InvalidArgumentError, match=r"expected an optimizer or its name.*got"):
+        tfk.DistributedOptimizer(given)
+
+
+def test_an_optimizer_of_tf_keras_beside_keras_3_names_the_variable_to_set() -> None:
+    kind = type("Adam", (), {"__module__": "tf_keras.src.optimizers.adam", "apply_gradients": None})
+    with fake_world(), pytest.raises(UnsupportedError, match="TF_USE_LEGACY_KERAS=1"):
+        tfk.DistributedOptimizer(kind())
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's older optimizers, which Estimators use")
+def test_a_legacy_optimizer_is_wrapped_in_a_graph() -> None:
+    with fake_world() as ops, tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("v", initializer=[1.0], use_resource=True)
+        optimizer = keras.optimizers.legacy.SGD(0.5)
+        assert optimizer.iterations is not None  # a tensor that has no value yet
+        update = tfk.DistributedOptimizer(optimizer, op=tfk.Sum).apply_gradients([(tf.constant([1.0]), variable)])
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            session.run(update)
+            np.testing.assert_array_equal(session.run(variable), [0.0])
+    assert started(ops) == 1
+
+
+def test_fit_in_a_graph_of_tensorflow_1_is_refused() -> None:
+    with tf.Graph().as_default(), pytest.raises(UnsupportedError, match="disable_eager_execution"):
+        tfk.BroadcastGlobalVariablesCallback(0).on_train_begin()
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -85,6 +85,36 @@ def test_the_state_of_all_is_broadcast_after_the_first_step() -> None:
     assert order.count("compare") > 0
 
 
+class CentredByItsFirstBatch(keras.layers.Layer):
+    """Sets a weight that is trained from the first batch that it sees."""
+
+    def build(self, shape: tuple) -> None:
+        self.centre = self.add_weight(shape=(shape[-1],), initializer="zeros", name="centre")
+        self.ready = self.add_weight(shape=(), initializer="zeros", trainable=False, name="ready")
+
+    def call(self, inputs: object) -> object:
+        ready = tf.convert_to_tensor(self.ready)
+        self.centre.assign(ready * self.centre + (1 - ready) * tf.reduce_mean(inputs, 0))
+        self.ready.assign(1.0)
+        return inputs - self.centre
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_weights_are_broadcast_after_the_first_step_too(built: bool) -> None:
+    with fake_world(replica_check_steps=1) as ops:
+        given = [keras.layers.Input((2,))] if built else []
+        made = keras.Sequential([*given, CentredByItsFirstBatch(), keras.layers.Dense(1)])
+        made.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+        made.fit(X[:, :2], Y, batch_size=2, verbose=0, callbacks=[tfk.BroadcastGlobalVariablesCallback(0)])
+    order = [entry.split()[0] for entry in ops.ran]
+    first_step = order.index("done")
+    assert order[:first_step].count("broadcast") >= (len(made.weights) if built else 0)
+    second_step = order.index("start", first_step)
+    assert order[first_step:second_step].count("broadcast") >= len(made.weights)
+    assert "compare" not in order[:second_step]
+    assert "broadcast" not in order[second_step:]
+
+
 def test_a_broadcast_leaves_out_what_is_not_built_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronisation, "allgather_object", lambda obj, **_m: [obj, {**obj, "g_optimizer": 99}])
     with fake_world() as ops:
