@@ -118,7 +118,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "elastic": ("same", "see [how an elastic job goes on](howto/elastic.md)"),
     },
     "callbacks": {
-        "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch if the model is built"),
+        "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch, too, if the model is built"),
         "MetricAverageCallback": _SAME,
         "LearningRateScheduleCallback": (
             "different",
