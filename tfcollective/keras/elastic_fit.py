@@ -26,6 +26,7 @@ from tfcollective.keras.elastic import KerasState, learning_rates
 from tfcollective.keras.elastic_data import Part, Source, source_of
 from tfcollective.keras.global_batch import ShareWeight, steps_per_execution
 from tfcollective.keras.optimizers import optimizers_of
+from tfcollective.keras.progress import FitProgress
 from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.keras.variables import is_built
 from tfcollective.log import get_logger
@@ -79,6 +80,19 @@ class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
         self.commit_every = commit_every
         self.seed = seed
         self._in_fit = False
+        self._progress = FitProgress()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch, for ``tfcollective status``."""
+        self._progress.begin_epoch(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Publishes the step now and then, for ``tfcollective status``."""
+        self._progress.step(self, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Publishes the last step, for ``tfcollective status``."""
+        self._progress.step(self, logs, last=True)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks that ``fit`` is one that knows of this callback."""

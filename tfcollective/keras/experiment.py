@@ -20,7 +20,6 @@ from tfcollective.keras.elastic_fit import Elastic
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.rank_zero import RankZeroCallback
 from tfcollective.keras.remote_files import PushCallback, redirected
-from tfcollective.runtime.step_rate import StepRate
 
 CHECKPOINT = "checkpoint-{epoch:04d}.weights.h5"
 FINAL_MODEL = "model.keras"
@@ -28,32 +27,6 @@ BACKUP = "backup"
 _DATA = ("x", "y", "validation_data")
 # Callbacks that write files: only the chief's do.
 _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
-
-
-class StepRateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """Has ``tfcollective status``, and MLflow where it is used, show the training step and the steps a second."""
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Begins to count."""
-        self._rate = StepRate(runtime.publish, lambda: _steps(self.model), total=self._total)
-
-    def _total(self) -> int | None:
-        """All steps of this run, where the steps of an epoch are known."""
-        steps, epochs = self.params.get("steps"), self.params.get("epochs")
-        return steps * epochs if steps and epochs else None
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """A step is done."""
-        self._rate.step()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """The last word."""
-        self._rate.step(last=True)
-
-
-def _steps(model: Any) -> int:
-    """How many steps are done, by the optimizer that has done the most."""
-    return max((int(optimizer.iterations) for optimizer in optimizers_of(model).values()), default=0)
 
 
 @dataclass(frozen=True)
@@ -181,7 +154,7 @@ class KerasExperiment(Trainable):
         """Those of rank 0 on all ranks, since each may become it."""
         given = list(self.train_params.get("callbacks") or ())
         elastic = () if any(isinstance(one, Elastic) for one in given) else (Elastic(),)
-        writers = (*self._writers(), StepRateCallback, PushCallback)
+        writers = (*self._writers(), PushCallback)
         return [
             *elastic,
             *(
@@ -210,7 +183,6 @@ class KerasExperiment(Trainable):
             if not any(isinstance(callback, tf.keras.callbacks.ModelCheckpoint) for callback in given):
                 path = str(workspace.directory / CHECKPOINT)
                 callbacks.append(tf.keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
-            callbacks.append(StepRateCallback())
             if workspace.remote:
                 callbacks.append(PushCallback(workspace))
         if restarts and runtime.settings().max_restarts and BackupAndRestore not in kinds:

@@ -13,6 +13,7 @@ from tfcollective.communicator import Average
 from tfcollective.errors import UnsupportedError
 from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
+from tfcollective.keras.progress import FitProgress
 from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import LocalVariables, variable_key
@@ -45,6 +46,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
             self._local.add(variable)
         self._is_first = True
         self._holds = False  # whether ranks may differ until after the first step
+        self._progress = FitProgress()
 
     def register_local_var(self, var: Any) -> None:
         """Leaves `var` to each rank."""
@@ -74,13 +76,21 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Broadcasts after the first step."""
-        if not self._is_first:
-            return
-        self._is_first = False
-        self._broadcast(self._variables_of_all_optimizers())
-        if self._holds:
-            for guard in self._guards():
-                guard.restart()
+        if self._is_first:
+            self._is_first = False
+            self._broadcast(self._variables_of_all_optimizers())
+            if self._holds:
+                for guard in self._guards():
+                    guard.restart()
+        self._progress.step(self, logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch, for ``tfcollective status``."""
+        self._progress.begin_epoch(epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Publishes the last step, for ``tfcollective status``."""
+        self._progress.step(self, logs, last=True)
 
     def _broadcast(self, more: Sequence[Any]) -> None:
         variables = distinct([*self.model.weights, *more])

@@ -16,6 +16,7 @@ class StepRate:
         publish: takes ``step`` and ``steps_per_second``, by name.
         count: how many steps are done; asked only when there is something to publish.
         total: how many there are to do, published as ``steps``; None where that is not known.
+        more: what else to publish, by name; asked only when there is something to publish.
         interval: how many seconds lie between two publications, at least.
     """
 
@@ -26,12 +27,14 @@ class StepRate:
         clock: Clock = SYSTEM_CLOCK,
         interval: float = _INTERVAL_S,
         total: Callable[[], int | None] = lambda: None,
+        more: Callable[[], Mapping[str, object]] = dict,
     ) -> None:
         self._publish = publish
         self._count = count
         self._clock = clock
         self._interval = interval
         self._total = total
+        self._more = more
         self._since: tuple[float, int] | None = None
 
     def step(self, *, last: bool = False) -> None:
@@ -47,5 +50,6 @@ class StepRate:
         if done > before:
             total = self._total()
             known = {} if total is None else {"steps": total}
-            self._publish({"step": done, "steps_per_second": (done - before) / (now - began), **known})
+            rate = (done - before) / (now - began)
+            self._publish({"step": done, "steps_per_second": rate, **known, **self._more()})
             self._since = (now, done)

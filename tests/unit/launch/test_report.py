@@ -247,3 +247,8 @@ def test_the_figures_of_an_evaluator_in_words():
         "last training step 5, 2 evaluation steps, 12.5 ms a step, awake 25% of its time, loss 0.5"
     )
     assert describe_info({"completed": 3}) == ""
+    rate = {"step": 1200, "steps": 4000, "steps_per_second": 12.345}
+    assert describe_info(rate) == "step 1200 of 4000, 12.3 steps a second"
+    assert describe_info({**rate, "epoch": 3, "epochs": 10, "loss": 0.123456}) == (
+        "epoch 3 of 10, step 1200 of 4000, 12.3 steps a second, loss 0.1235"
+    )

@@ -155,7 +155,7 @@ def describe_info(info: Mapping[str, object]) -> str:
         return url
     rate = info.get("steps_per_second")
     if isinstance(rate, float):
-        return f"step {info.get('step')}, {rate:.3g} steps a second"
+        return _describe_progress(info, rate)
     figures = info.get("figures")
     if not isinstance(figures, Mapping):
         return ""
@@ -171,6 +171,18 @@ def describe_info(info: Mapping[str, object]) -> str:
             for name, value in sorted(metrics.items())
             if isinstance(value, float | str)
         ]
+    return ", ".join(words)
+
+
+def _describe_progress(info: Mapping[str, object], rate: float) -> str:
+    words = []
+    for name, total in (("epoch", "epochs"), ("step", "steps")):
+        if name in info:
+            words.append(f"{name} {info[name]}" + (f" of {info[total]}" if total in info else ""))
+    words.append(f"{rate:.3g} steps a second")
+    loss = info.get("loss")
+    if isinstance(loss, float):
+        words.append(f"loss {loss:.4g}")
     return ", ".join(words)
 
 
