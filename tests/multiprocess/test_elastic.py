@@ -157,6 +157,13 @@ def test_an_error_of_the_program_ends_the_job(tmp_path):
     assert "ValueError: the data is rotten" in err
 
 
+def test_an_error_of_the_program_costs_its_rank_alone_where_that_is_wanted(tmp_path):
+    code, _, err, ends = run(tmp_path, "forward:1:20:raise", options=("--min-np", "1", "--on-error", "replace"))
+    assert code == 0, err
+    assert 2 in check(ends)
+    assert re.search(r"rank 1 \(worker:1, pid \d+\) exited with code 1 .*: the others went on without it", err), err
+
+
 @every_fault
 def test_an_exit_code_alone_is_a_loss(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:1:20:exit")

@@ -200,6 +200,7 @@ class AgentConfig(ProcessOptions):
             the end of the launcher ends the agent's stdin, too.
         placed: whether the processes have all that follows from their node already: threads, GPUs, address.
         elastic: whether the job outlasts the loss of a process.
+        outlasts_errors: whether it also outlasts one that ends by an error of the program.
         slots: of an elastic job: how many ranks this node may have.
         comes_again: whether the launcher starts the job again when it fails, and this agent is to join it again then.
     """
@@ -212,6 +213,7 @@ class AgentConfig(ProcessOptions):
     lost_after: float | None = None
     placed: bool = False
     elastic: bool = False
+    outlasts_errors: bool = False
     slots: int = 0
     comes_again: bool = False
 

@@ -384,7 +384,8 @@ class Supervisor:
         self._reporter.exited(record)
         if not record.failed:
             return
-        if record.rank != NO_RANK and not (self._config.elastic and not record.of_the_program):
+        outlasted = self._config.elastic and (self._config.outlasts_errors or not record.of_the_program)
+        if record.rank != NO_RANK and not outlasted:
             self.stop(StopCause.FAILURE)
         elif record.rank == NO_RANK and not record.stopped:
             _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)

@@ -87,7 +87,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "elastic": {
         "run": (
             "different",
-            "ranks take the newest commit that one of them has, not rank 0's; an error of the program ends the job",
+            "ranks take the newest commit that one of them has, not rank 0's; an error of the program ends the job, unless "
+            "`--horovod-compat` or `--on-error replace` is given",
         ),
         "State": (
             "different",

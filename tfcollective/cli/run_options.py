@@ -17,7 +17,7 @@ from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.launcher import find_launcher
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts
 from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective.launch.plan.spec import FROM_SETTINGS, JobSpec, first_size, from_settings, usable_hosts
+from tfcollective.launch.plan.spec import FROM_SETTINGS, ON_ERROR, JobSpec, first_size, from_settings, usable_hosts
 from tfcollective.log import HOROVOD_LEVELS, LEVELS
 from tfcollective.machine.network import is_own_host
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
@@ -142,6 +142,11 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             "--no-warm-spares",
             is_flag=True,
             help="With --min-np, keep no process ready on each host to take the place of a lost rank.",
+        ),
+        option(
+            "--on-error",
+            type=click.Choice(ON_ERROR),
+            help="With --min-np, what an exception of the program costs: the job, or its rank. [end]",
         ),
         option(
             "--reset-limit",
@@ -363,6 +368,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         discovery=discovery,
         slots=options["slots"],
         reset_limit=options["reset_limit"],
+        on_error=options["on_error"],
         cooldown_range=options["blacklist_cooldown_range"],
         blacklist=blacklist,
         warm_spares=not options["no_warm_spares"],

@@ -36,6 +36,8 @@ class Bounds:
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.
         changes: how often the world may change; None: for ever.
+        outlasts_errors: whether a task that ends by an error of the program is lost as others are, and replaced; else
+            there is no next world.
     """
 
     smallest: int
@@ -44,6 +46,7 @@ class Bounds:
     shortage: float = 0.0
     slow: float = 0.0
     changes: int | None = None
+    outlasts_errors: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.smallest <= self.first <= self.largest or min(self.shortage, self.slow) < 0:

@@ -522,8 +522,8 @@ class Membership:
             self._note_round(now)
 
     def failing(self, task: TaskKey, cause: str, now: float) -> None:
-        """A trainer of an elastic job ends by an error of the program: so does the job, at once. A process that hangs
-        on its way out does not keep the others from ending."""
+        """A trainer of an elastic job ends by an error of the program: so does the job, at once, unless the error costs
+        this rank alone. A process that hangs on its way out does not keep the others waiting."""
         view = self._known(task)
         if (
             not self._bounds.replaces
@@ -536,7 +536,10 @@ class Membership:
         if task not in self._failing:
             self._failing[task] = cause
             self._set_due(task, now, TIMING.grace, "had not ended {:g} s after its error")
-        self._rounds.end(Failure.PROGRAM)
+        if self._bounds.outlasts_errors:
+            self._rounds.steps_out(task, now)
+        else:
+            self._rounds.end(Failure.PROGRAM)
         self._note_round(now)
 
     def exited(self, record: ExitRecord, now: float) -> bool:
@@ -568,7 +571,7 @@ class Membership:
         """Ends an elastic job in which no other process can take the place of this one, or that has no more to do."""
         if not self._bounds.replaces:
             return
-        if record.of_the_program:
+        if record.of_the_program and not self._bounds.outlasts_errors:
             self._rounds.end(Failure.PROGRAM)
         self._members_left -= task in self._members
         if self._members and not self._members_left and any(self._ended_well(one) for one in self._members):

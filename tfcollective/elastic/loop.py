@@ -36,7 +36,8 @@ def run(func: _Function) -> _Function:
     While the function runs, SIGTERM makes this rank leave in order, unless the program handles that signal itself: at
     the next commit the others go on without it, and it ends with SystemExit(0).
 
-    An error of the program ends this rank, and with it the job, as it does without this decorator.
+    An error of the program ends this rank, and with it the job, as it does without this decorator; with ``--on-error
+    replace`` this rank alone, which is replaced.
 
     A rank that has returned is not waited for when another one is lost. Where rank 0 has returned, training is over:
     a rank that has missed the end of the last step, because another one was lost in it, ends with SystemExit(0).

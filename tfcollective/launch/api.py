@@ -91,7 +91,8 @@ def run(
             (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
             on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
             ``max_proc``, ``discovery`` (the command of a script that prints the hosts), ``slots``, ``reset_limit``,
-            ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks;
+            ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks; ``on_error="replace"``: a rank that
+            raises is replaced, too;
             ``preemption_file`` and ``preemption_command`` (a text or its words) say that a host's ranks are to leave;
             ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
             ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),

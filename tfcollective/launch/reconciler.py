@@ -253,9 +253,9 @@ class Reconciler:
         elif self._job.failed or not record.failed:
             self._finish()
         elif not record.note.startswith((LOST, NOT_STARTED)) and not record.stopped and not self._over:
-            if task not in self._job.view.members:  # else the others say so
+            if task not in self._first and self._joined_at(task) is None:  # else the others say that it is lost
                 _LOG.warning("%s %s: it had not joined the others yet", task, record.how)
-            self._blame(slot.host, task)
+            self._blame(slot.host, record)
 
     def _give_up_host(self, host: str) -> None:
         """Its platform takes it away: nothing is started there until it has been gone from the list."""
@@ -266,11 +266,13 @@ class Reconciler:
     def _machine_of(self, host: str) -> str:
         return self._opener.machine(host) or host
 
-    def _blame(self, host: str, task: TaskKey) -> None:
-        machine = self._machine_of(host)
-        started, trained = self._begun.get(task, 0.0), self._trained_for(task)
-        pause = self._blocks.failed(machine, time.monotonic(), started=started, trained=trained)
-        self._note_block(machine, _hardly_trained("rank", self._blocks.failures(machine)), pause)
+    def _blame(self, host: str, record: ExitRecord) -> None:
+        machine, task = self._machine_of(host), TaskKey.parse(record.task)
+        # However long it has trained: another process meets the same error, and may meet it again and again.
+        trained = 0.0 if record.of_the_program else self._trained_for(task)
+        pause = self._blocks.failed(machine, time.monotonic(), started=self._begun.get(task, 0.0), trained=trained)
+        lost = _hardly_trained("rank", self._blocks.failures(machine), raised=record.of_the_program)
+        self._note_block(machine, lost, pause)
         node = self._node_of(host)
         if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):
             self._close(node)  # its slots are filled elsewhere
@@ -294,11 +296,14 @@ class Reconciler:
 
     def _trained_for(self, task: TaskKey) -> float:
         """How long (s) a task that has just ended was in the world."""
-        view = self._job.view
-        joined = next((change.at for change in view.changes if task in change.joined), None)
+        joined = self._joined_at(task)
         if joined is not None:
             return time.monotonic() - joined  # the coordinator's clock is this process's
-        return view.durations.get(task, 0.0) if task in self._first else 0.0
+        return self._job.view.durations.get(task, 0.0) if task in self._first else 0.0
+
+    def _joined_at(self, task: TaskKey) -> float | None:
+        """When a task that is none of the first world was taken in; None: it was not."""
+        return next((change.at for change in self._job.view.changes if task in change.joined), None)
 
     def _reconcile(self) -> float:
         """Does what is to be done now; returns in how many seconds to look again at the latest."""
@@ -483,5 +488,6 @@ class Reconciler:
         return None if agent is None else agent.node
 
 
-def _hardly_trained(what: str, count: int) -> str:
-    return f"a {what} that had hardly trained" if count == 1 else f"{count} {what}s that had hardly trained"
+def _hardly_trained(what: str, count: int, *, raised: bool = False) -> str:
+    lost = f"a {what}" if count == 1 else f"{count} {what}s"
+    return f"{lost} that {'raised an error' if raised else 'had hardly trained'}"

@@ -57,6 +57,7 @@ OPTIONS: Mapping[str, _Words] = {
     "min_proc": _value("--min-np"),
     "max_proc": _value("--max-np"),
     "reset_limit": _value("--reset-limit"),
+    "on_error": _value("--on-error"),
     "cooldown_range": lambda pair: ("--blacklist-cooldown-range", *(f"{seconds:g}" for seconds in pair)),
     "blacklist": _each("--blacklist"),
     "elastic_timeout": _value("--elastic-timeout"),

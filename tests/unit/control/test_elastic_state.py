@@ -162,6 +162,20 @@ def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
     assert state.deadline is None
 
 
+def test_an_error_of_the_program_may_cost_its_rank_alone():
+    state = Membership(workers(3), 10.0, longest_gap=math.inf, bounds=Bounds(1, 3, 3, 30.0, outlasts_errors=True))
+    for index in range(3):
+        state.join(request(index), 0.0)
+    state.join(request(0, world=2), 1.0)
+    state.join(request(2, world=2), 1.0)
+    state.failing(task(1), "ValueError: the data is rotten", 1.5)
+    assert order(state) == [0, 2]  # they do not wait for the end of its process
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    state.exited(ended(1, code=1, exception=error), 2.0)
+    assert (state.failure, state.deadline) == (None, None)
+    assert state.changes[0].cause == "worker:1 exited with code 1"
+
+
 def replaced():
     """A job whose second rank is lost, in whose place a process was started at 10 s."""
     state = begun(2)
@@ -333,15 +347,15 @@ def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
     assert "ends an elastic job, too; first, rank 3 (worker:3" in state.failure.message
 
 
-@pytest.mark.parametrize(("note", "of_the_program"), [("it did not come when the world changed", True), ("", False)])
-def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note, of_the_program):
+@pytest.mark.parametrize("note", ["it did not come when the world changed", ""])
+def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note):
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
     record = replace(ended(1, code=None, exception=error), signal=signal.SIGKILL, note=note)
-    assert record.of_the_program is of_the_program
+    assert record.of_the_program
     state = begun()
     state.exited(record, 1.0)
     state.join(request(0, world=2), 1.5)
-    assert (state.failure is not None) is of_the_program
+    assert state.failure is not None
 
 
 def test_what_was_taken_for_lost_does_not_come_back():

@@ -28,6 +28,8 @@ from tfcollective.tasks import TaskKey, workers
         ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config: a TF_CONFIG lists the ranks"),
         ({"max_proc": 3}, r"max_proc \(--max-np\): it is for an elastic job: say with min_proc \(--min-np\) how few"),
         ({"reset_limit": 0}, r"reset_limit \(--reset-limit\): it is for an elastic job"),
+        ({"on_error": "replace"}, r"on_error \(--on-error\): it is for an elastic job"),
+        ({"min_proc": 1, "on_error": "retry"}, "on_error: expected one of end, replace, got 'retry'"),
         ({"min_proc": 1, "max_proc": 1}, r"max_proc \(--max-np\): the job starts with 2 ranks, more than the 1"),
         ({"min_proc": 1, "slots": 1}, "slots: it is for a discovery script: give each host its slots"),
         ({"min_proc": 1, "reset_limit": -1}, "reset_limit: expected 0 or more, got -1"),
@@ -81,6 +83,20 @@ def test_the_hosts_of_a_job_whose_agents_others_start_are_found_in_no_other_way(
 def test_a_job_is_elastic_if_it_says_how_few_ranks_are_enough():
     assert JobSpec(("x",), 4).bounds is None
     assert JobSpec(("x",), 4, min_proc=2, elastic_timeout=7.0, op_timeout=9.0).bounds == Bounds(2, 4, 4, 7.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "outlasts"),
+    [
+        ({}, False),
+        ({"on_error": "replace"}, True),
+        ({"horovod_compat": True}, True),
+        ({"on_error": "end", "horovod_compat": True}, False),
+    ],
+)
+def test_an_error_of_the_program_ends_the_job_unless_it_is_to_be_as_with_horovod(options, outlasts):
+    assert JobSpec(("x",), 2, min_proc=1, **options).bounds.outlasts_errors is outlasts
+    assert JobSpec(("x",), 2, horovod_compat=True).bounds is None
 
 
 def test_a_job_grows_to_what_the_user_says_else_to_the_slots_that_a_script_names():

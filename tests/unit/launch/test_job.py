@@ -86,6 +86,12 @@ def test_what_was_lost_before_an_error_of_the_program_was_outlasted():
     assert left(KILLED, MISTAKEN, stopped, failure=FAILED) == (KILLED,)
 
 
+def test_a_job_that_outlasts_errors_of_the_program_has_outlasted_them():
+    members = JobView((), None, initialised=True, members=(TaskKey("worker", 0),))
+    ended = replace(MISTAKEN, task="worker:0", rank=0, exit_code=0, exception=None)
+    assert _survived((ended, KILLED, MISTAKEN), members, outlasts_errors=True) == (KILLED, MISTAKEN)
+
+
 def test_what_was_lost_before_the_job_failed_otherwise_may_be_why():
     assert left(KILLED, replace(KILLED, task="worker:0", rank=0), failure=FAILED) == ()
 

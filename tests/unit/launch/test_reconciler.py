@@ -10,7 +10,7 @@ from launching import until
 
 from tfcollective.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective.control.state import WorldChange
-from tfcollective.failures import NOT_STARTED, ExitRecord
+from tfcollective.failures import NOT_STARTED, ExceptionRecord, ExitRecord
 from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.plan.placement import Slot
 from tfcollective.launch.plan.spec import JobSpec
@@ -408,6 +408,19 @@ def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_bloc
         made.job.view.changes = (joined(2, "worker:2", seconds),)
     made.job.ends("worker:2", 3)
     until(lambda: "nothing is started there for 30 s" in caplog.text)
+    assert started(node) == ["worker:2"]
+
+
+def test_a_host_on_which_ranks_raise_errors_is_blocked_however_long_they_have_trained(began, caplog):
+    made = began(("a", 2), on_error="replace")
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    made.job.view.durations[TaskKey("worker", 1)] = 60.0
+    made.job.ends("worker:1", 1, exception=error)
+    node = made.nodes["a"]
+    until(lambda: started(node) == ["worker:2"])
+    made.job.view.changes = (joined(2, "worker:2", 60.0),)
+    made.job.ends("worker:2", 1, exception=error)
+    until(lambda: "a has lost 2 ranks that raised an error: nothing is started there for 30 s" in caplog.text)
     assert started(node) == ["worker:2"]
 
 

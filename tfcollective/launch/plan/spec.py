@@ -26,7 +26,9 @@ _ELASTIC_ALONE = {
     "discovery": "--host-discovery-script",
     "reset_limit": "--reset-limit",
     "cooldown_range": "--blacklist-cooldown-range",
+    "on_error": "--on-error",
 }
+END, REPLACE = ON_ERROR = ("end", "replace")  #: see :attr:`JobSpec.on_error`
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"))
 
 
@@ -123,6 +125,8 @@ class JobSpec(ProcessOptions):
         cooldown_range: for how long (s) nothing is started on a host where a rank was lost, which doubles with each
             further one, and for how long at most; None: 30 s after the second one, an hour at most.
         blacklist: names of hosts that are not used though ``discovery`` prints them.
+        on_error: what a rank of an elastic job costs that ends by an exception of the program: ``end`` the job, or
+            ``replace`` this rank, as Horovod does; None: ``replace`` with ``horovod_compat``, else ``end``.
         elastic_timeout: how long (s) an elastic job with too few ranks waits for others.
         warm_spares: whether each node of an elastic job keeps a process ready that has imported what the ranks import,
             to take the place of one that is lost.
@@ -159,6 +163,7 @@ class JobSpec(ProcessOptions):
     reset_limit: int | None = None
     cooldown_range: tuple[float, float] | None = None
     blacklist: tuple[str, ...] = ()
+    on_error: str | None = None
     elastic_timeout: float = Settings.elastic_timeout
     warm_spares: bool = True
     max_restarts: int = 0
@@ -220,7 +225,9 @@ class JobSpec(ProcessOptions):
         # A world grows to all slots that a script names, unless the user says how far.
         most = self.max_proc or (NO_LIMIT if self.discovery else self.num_proc)
         return Bounds(
-            self.min_proc, self.num_proc, most, self.elastic_timeout, self.op_timeout, changes=self.reset_limit
+            *(self.min_proc, self.num_proc, most, self.elastic_timeout, self.op_timeout),
+            changes=self.reset_limit,
+            outlasts_errors=self.on_error == REPLACE or (self.on_error is None and self.horovod_compat),
         )
 
     def on(self, hosts: Sequence[Host]) -> JobSpec:
@@ -287,6 +294,8 @@ class JobSpec(ProcessOptions):
         for name, lowest in (("min_proc", 1), ("max_proc", 1), ("slots", 1), ("reset_limit", 0)):
             _check_count(name, getattr(self, name), lowest)
         least = self.min_proc
+        if self.on_error not in (None, *ON_ERROR):
+            raise ConfigError(f"on_error: expected one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
         if least is None:
             self._refuse_elastic_options()
         if self.max_proc is not None and self.max_proc < self.num_proc:

@@ -211,9 +211,14 @@ class Job:
         view = self._coordinator.view()
         if self.spec.bounds is None:
             return any(task.exit is not None and task.exit.failed for task in view.tasks)
-        if view.failure is not None or any(one.exit is not None and one.exit.of_the_program for one in view.tasks):
+        ends = [one.exit for one in view.tasks if one.exit is not None]
+        if view.failure is not None or (not self._outlasts_errors and any(one.of_the_program for one in ends)):
             return True
         return _fails_everywhere(view, self._plan.tasks)
+
+    @property
+    def _outlasts_errors(self) -> bool:
+        return self.spec.bounds is not None and self.spec.bounds.outlasts_errors
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
@@ -285,6 +290,7 @@ class Job:
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self.spec.num_proc,
             elastic=self.spec.bounds is not None,
+            outlasts_errors=self._outlasts_errors,
             **self.spec.process_options,
         )
 
@@ -340,7 +346,7 @@ class Job:
             for task in view.tasks
             if task.exit is not None and (task.task not in view.leavers or not task.exit.failed or task.exit.raised)
         )
-        lost = _survived(exits, view) if self.spec.bounds is not None else ()
+        lost = _survived(exits, view, self._outlasts_errors) if self.spec.bounds is not None else ()
         return JobOutcome(
             exits=tuple(record for record in exits if record not in lost and record.note not in _NOT_NEEDED),
             survived=lost,
@@ -453,9 +459,9 @@ def _fails_everywhere(view: JobView, first: Sequence[TaskKey]) -> bool:
     return not view.initialised and all(one is not None and one.gave_up for one in map(ends.get, first))
 
 
-def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, ...]:
+def _survived(exits: Sequence[ExitRecord], view: JobView, outlasts_errors: bool = False) -> tuple[ExitRecord, ...]:
     """The failures that an elastic job has outlasted; none if it has failed, as they may be why: unless an error of the
-    program has ended it, which is.
+    program has ended it, which is. A job that ``outlasts_errors`` ends by none.
 
     A member of the last world counts, too, if rank 0 completed the training and it did not: what it missed, the state
     of rank 0 has. One that has failed after it had completed the training has failed in what the program does then.
@@ -463,7 +469,7 @@ def _survived(exits: Sequence[ExitRecord], view: JobView) -> tuple[ExitRecord, .
     last = {str(task) for task in view.members if not view.trained or task in view.done}
     ends = [record for record in exits if record.task in last]
     lost = [record for record in exits if record.failed and record.task not in last]
-    if any(record.of_the_program for record in exits):
+    if not outlasts_errors and any(record.of_the_program for record in exits):
         lost = [record for record in lost if not record.stopped and not record.of_the_program]
     elif view.failure is not None or not ends or any(record.failed for record in ends):
         return ()
