@@ -87,8 +87,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "elastic": {
         "run": (
             "different",
-            "ranks take the newest commit that one of them has, not rank 0's; an error of the program ends the job, unless "
-            "`--horovod-compat` or `--on-error replace` is given",
+            (
+                "ranks take the newest commit that one of them has, not rank 0's; an error of the program ends the job "
+                "without `--horovod-compat` or `--on-error replace`"
+            ),
         ),
         "State": (
             "different",
@@ -119,7 +121,10 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "elastic": ("same", "see [how an elastic job goes on](howto/elastic.md)"),
     },
     "callbacks": {
-        "BroadcastGlobalVariablesCallback": ("different", "broadcasts before the first batch, too, if the model is built"),
+        "BroadcastGlobalVariablesCallback": (
+            "different",
+            "broadcasts before the first batch, too, if the model is built",
+        ),
         "MetricAverageCallback": _SAME,
         "LearningRateScheduleCallback": (
             "different",
