@@ -27,6 +27,7 @@ from tfcollective.control.rounds import JoinRequest
 from tfcollective.control.store import Entry
 from tfcollective.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective.failures import ExitRecord
+from tfcollective.log import get_logger
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
@@ -41,10 +42,16 @@ __all__ = [
     "UnprovenReplyError",
 ]
 
+_LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _CONNECTIONS = 4
 _CONFLICT = 409
+_MOST_NAMES = 8
 _OK = 200
+
+
+def _some_of(names: Sequence[str]) -> str:
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")
 
 
 class WorldBegunError(RendezvousError):
@@ -137,6 +144,7 @@ class CoordinatorClient:
         timeout: float,
         lost: int | None = None,
         first: bool = False,
+        ancestors: Sequence[int] = (),
     ) -> World:
         """Joins the next world and blocks until all tasks have.
 
@@ -144,13 +152,13 @@ class CoordinatorClient:
         rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
         task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
         this task, which has not joined then. TrainingOverError: there is none because training is complete.
-        AskedToLeaveError: its node is to be taken away.
+        AskedToLeaveError: its node is to be taken away. ``ancestors`` as in :class:`JoinRequest`.
         """
-        request = JoinRequest(task, size, node, pid, address)
+        request = JoinRequest(task, size, node, pid, address, tuple(ancestors))
         deadline = Deadline.after(timeout + TIMING.join_margin)
         while True:
             last = deadline.expired()  # does not wait, and so learns who is missing
-            wait = 0.0 if last else min(TIMING.poll, deadline.remaining())
+            wait = 0.0 if last else min(TIMING.remind, deadline.remaining())
             reply = self._call(messages.Join(request, wait, lost, first), messages.Joined, wait=wait)
             if reply.world is not None:
                 return messages.unpack_world(reply.world)
@@ -164,6 +172,8 @@ class CoordinatorClient:
                 raise RendezvousError(reply.failure, missing=reply.missing)
             if self._closed:
                 raise CoordinatorError("this process has left the job while it waited for the next world")
+            if reply.missing and not last:
+                _LOG.warning("init() waits for %s", _some_of(reply.missing))
             if last:
                 text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
                 raise RendezvousError(text, missing=reply.missing)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tfcollective.tasks import TaskKey
@@ -65,13 +65,15 @@ class Bounds:
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in."""
+    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in;
+    ``ancestors`` are the processes of its host by which it has been started."""
 
     task: TaskKey
     size: int
     node: str
     pid: int
     address: str
+    ancestors: tuple[int, ...] = field(default=(), compare=False)
 
 
 class Failure(Enum):

@@ -261,7 +261,8 @@ class JobService:
             return self._reply_to_all(outcome)
         if self._closing:
             return messages.Joined(failure="the job has ended")
-        missing = () if message.timeout > 0 else self._membership.missing
+        tells = message.timeout <= 0 or self._membership.tells_missing(request.task)
+        missing = self._membership.missing if tells else ()
         return messages.Joined(missing=tuple(str(task) for task in missing))
 
     def _reply_to_all(self, outcome: World | RendezvousFailure) -> bytes:

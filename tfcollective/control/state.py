@@ -167,6 +167,19 @@ class Silence:
         return {**dict(self.new), **dict(self.members)}
 
 
+def _joined_already(view: TaskView, request: JoinRequest) -> str:
+    if view.node == request.node and view.pid in request.ancestors:
+        return (
+            f"this process ({request.pid}) was started by {request.task} itself (process {view.pid}), which has joined "
+            "already: put init() under if __name__ == '__main__', where processes that a rank starts do not call it"
+        )
+    return (
+        f"{request.task} has joined already: process {view.pid} on node {view.node}. Two processes have the same task, "
+        f"or two jobs meet at this address: then give each job a {variable('job_id')} and a "
+        f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
+    )
+
+
 class Membership:
     """The tasks of one job and the world that they form. Not thread-safe.
 
@@ -294,6 +307,13 @@ class Membership:
         """The tasks that the current round waits for, in rank order."""
         return tuple(task for task in self._views if not self._rounds.is_waiting(task))
 
+    def tells_missing(self, task: TaskKey) -> bool:
+        """True if this task is to tell people for whom the ranks wait: the first of those that wait for the first
+        world, so that one line says it and not one of each."""
+        if self.world is not None:
+            return False
+        return task == next((one for one in self._views if self._rounds.is_waiting(one)), None)
+
     @property
     def expects_heartbeats(self) -> bool:
         """Whether :meth:`find_silent` may find some, now or later."""
@@ -349,11 +369,7 @@ class Membership:
             raise Refusal(f"{request.task} takes part no longer: {_WHY_GONE[why]}")
         comes_again = self._bounds.replaces and (view.node, view.pid) == (request.node, request.pid)
         if (earlier is not None or view.state is TaskState.RUNNING) and not comes_again:
-            raise Refusal(
-                f"{request.task} has joined already: process {view.pid} on node {view.node}. Two processes have the "
-                f"same task, or two jobs meet at this address: then give each job a {variable('job_id')} and a "
-                f"{variable('rendezvous')}=HOST:PORT of its own, the same on all its ranks"
-            )
+            raise Refusal(_joined_already(view, request))
         self._has_come(request.task)
         here = replace(view, node=request.node, pid=request.pid, last_heartbeat=now, said=0.0, exit=None)
         self._keep(replace(here, state=TaskState.WAITING))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tfcollective.errors import ConfigError
@@ -44,15 +45,28 @@ def ancestor(names: Collection[str]) -> str | None:
     boot.
     """
     known = {name[:_MOST_NAME_BYTES] for name in names}
+    return next((f"{one.pid}-{one.started}" for one in ancestors() if one.program in known), None)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of this machine: its number, the program that it runs, and when it was started, in the kernel's
+    ticks."""
+
+    pid: int
+    program: str
+    started: str
+
+
+def ancestors() -> Iterator[Process]:
+    """The processes by which this one has been started, the nearest first, as far as they can be seen."""
     pid = os.getppid()
     while pid > 0:
         try:
             text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
         except OSError:
-            return None
+            return
         head, _, rest = text.rpartition(")")  # the name may hold anything
         fields = rest.split()
-        if head.partition("(")[2] in known:
-            return f"{pid}-{fields[_START_FIELD]}"
+        yield Process(pid, head.partition("(")[2], fields[_START_FIELD])
         pid = int(fields[_PARENT_FIELD])
-    return None

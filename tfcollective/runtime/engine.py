@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from tfcollective.communicator import Communicator
 from tfcollective.errors import InternalError
 from tfcollective.identity import Identity
+from tfcollective.identity.node import ancestors
 from tfcollective.runtime.process_sets import Members
 from tfcollective.settings import Settings
 from tfcollective.tasks import TaskKey
@@ -160,6 +161,7 @@ def register(
             timeout=math.inf if settings.elastic else settings.start_timeout,
             lost=lost,
             first=first,
+            ancestors=tuple(one.pid for one in ancestors()),
         )
     )
 

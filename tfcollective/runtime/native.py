@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from tfcollective._native import load
 from tfcollective.clock import Deadline, on_thread
 from tfcollective.communicator import Cancellation, Communicator, CommunicatorOptions, Listener, NativeCommunicator
 from tfcollective.descriptors import raise_limit
-from tfcollective.errors import CollectiveAbortedError, CoordinatorError, PeerLostError, UnsupportedError
+from tfcollective.errors import CollectiveAbortedError, CoordinatorError, PeerLostError, StateError, UnsupportedError
 from tfcollective.identity import Identity, discover
 from tfcollective.job_keys import RANKS, derived_key
 from tfcollective.log import get_logger
@@ -275,7 +276,18 @@ def identify(settings: Settings) -> Identity:
         raise SystemExit(0)
     if identity.source == "tf_config" and not settings.keep_tf_config:
         hide_tf_config()
+    if identity.coordinator is not None and _imports_parents_script():
+        raise StateError(
+            f"this process was started by {identity.task} itself, and multiprocessing (spawn or forkserver) runs the "
+            "script in it once more: put init() under if __name__ == '__main__', where such processes do not call it"
+        )
     return identity
+
+
+def _imports_parents_script() -> bool:
+    """True in a child that multiprocessing has started anew, while it imports the program of its parent."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and bool(getattr(process.current_process(), "_inheriting", False))
 
 
 def _rank_key(identity: Identity) -> bytes:

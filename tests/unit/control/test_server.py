@@ -195,18 +195,19 @@ def test_one_look_judges_all_waits():
     asyncio.run(look())
 
 
-def test_answers_to_joins_that_wait_do_not_name_the_missing():
+def test_answers_to_joins_that_wait_name_the_missing_to_one_rank_only():
     """Else n waiting tasks would get n names each, again and again."""
 
     async def look():
         service = JobService("job", Membership(workers(500), 60.0), Store(1 << 20), SYSTEM_CLOCK)
 
-        async def answer(timeout):
-            message = Join(JoinRequest(TaskKey("worker", 0), 500, "n", 1, "a"), timeout)
+        async def answer(timeout, index=1):
+            message = Join(JoinRequest(TaskKey("worker", index), 500, "n", index, "a"), timeout)
             return decode(await service.answer(path_of(Join), encode(message)), Joined, "the answer")
 
+        assert len((await answer(0.01, index=0)).missing) == 499
         assert await answer(0.01) == Joined()
-        assert len((await answer(0.0)).missing) == 499
+        assert len((await answer(0.0)).missing) == 498
 
     asyncio.run(look())
 
@@ -338,6 +339,23 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
     join(server.endpoint, 0)
     again.join()
     assert [member.pid for member in results[0].members] == [0, 1]
+
+
+def test_the_first_rank_that_waits_says_for_whom(monkeypatch, caplog):
+    monkeypatch.setattr("tfcollective.control.client.TIMING", replace(TIMING, remind=0.01))
+    with serve(size=12) as server:
+        waiting = [threading.Thread(target=join, args=(server.endpoint, index, 12)) for index in (1, 2)]
+        for thread in waiting:
+            thread.start()
+        text = (
+            "init() waits for worker:0, worker:3, worker:4, worker:5, worker:6, worker:7, worker:8, worker:9 and 2 more"
+        )
+        until(lambda: text in caplog.messages, 60)
+        waiting += [threading.Thread(target=join, args=(server.endpoint, index, 12)) for index in (0, *range(3, 12))]
+        for thread in waiting[2:]:
+            thread.start()
+        for thread in waiting:
+            thread.join()
 
 
 def test_a_node_that_waits_hears_of_the_next_one(client):

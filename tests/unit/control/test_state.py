@@ -71,6 +71,29 @@ def test_a_second_process_for_a_task_is_refused():
     assert [view.pid for view in state.views] == [100, 101]
 
 
+def test_a_process_that_a_rank_has_started_is_told_so():
+    """It runs the script of its parent once more, or a program that calls init(), in the environment of its parent."""
+    state = membership(2)
+    state.join(request(0, 2), now=0.0)
+    state.join(request(1, 2), now=0.0)
+    child = replace(request(1, 2, pid=999), ancestors=(500, 101, 1))
+    with pytest.raises(Refusal, match=r"this process \(999\) was started by worker:1 itself.*__main__"):
+        state.join(child, now=0.0)
+    with pytest.raises(Refusal, match="two jobs meet"):  # numbers of processes of another host
+        state.join(replace(child, node="other"), now=0.0)
+
+
+def test_one_rank_tells_for_whom_the_first_world_waits():
+    state = membership(3)
+    assert not state.tells_missing(task(0))
+    state.join(request(2, 3), now=0.0)
+    assert state.tells_missing(task(2))
+    state.join(request(1, 3), now=0.0)
+    assert [state.tells_missing(task(index)) for index in range(3)] == [False, True, False]
+    state.join(request(0, 3), now=0.0)
+    assert not any(state.tells_missing(task(index)) for index in range(3))
+
+
 def test_unknown_tasks_and_other_worlds_are_refused():
     state = membership(2)
     with pytest.raises(Refusal, match="no task worker:2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -28,10 +29,24 @@ from tfcollective.errors import (
 )
 from tfcollective.identity import discover
 from tfcollective.runtime.engine import JoinResult, register
-from tfcollective.runtime.native import NativeEngine
+from tfcollective.runtime.native import NativeEngine, identify
 from tfcollective.runtime.session import Session
 from tfcollective.settings import Settings
 from tfcollective.topology import SINGLE
+
+
+def test_a_process_that_runs_its_parents_script_once_more_is_told_where_init_belongs(monkeypatch):
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    several = {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "PMIX_NAMESPACE": "j",
+    }
+    monkeypatch.setattr("tfcollective.runtime.native.environ_snapshot", lambda: several)
+    with pytest.raises(StateError, match=r"started by worker:1 itself.*under if __name__ == '__main__'"):
+        identify(Settings())
+    assert identify(Settings(identity="single")).world_size == 1
 
 
 class Coordinator:
