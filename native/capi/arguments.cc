@@ -48,6 +48,13 @@ Status CheckOutput(const Operation& operation) {
 
 }  // namespace
 
+Status CheckSeconds(double seconds, const char* what) {
+  if (seconds >= 0 && seconds <= TFC_MAX_SECONDS) return Status::Ok();  // not NaN either
+  return Status(Code::kInvalidArgument, std::string(what) + ": expected 0 to " +
+                                            std::to_string(static_cast<int64_t>(TFC_MAX_SECONDS)) + " seconds, not " +
+                                            std::to_string(seconds));
+}
+
 Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given) {
   if (given.size < 1)
     return Status(Code::kInvalidArgument, "the world size must be at least 1, not " + std::to_string(given.size));
@@ -68,6 +75,9 @@ Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options
   if (given.transport != TFC_TRANSPORT_AUTO && given.transport != TFC_TRANSPORT_TCP)
     return Status(Code::kInvalidArgument, "unknown transport " + std::to_string(given.transport));
   options.generation = given.generation;
+  TFC_RETURN_IF_ERROR(CheckSeconds(given.connect_timeout_s, "the timeout of connecting"));
+  TFC_RETURN_IF_ERROR(CheckSeconds(given.op_timeout_s, "the timeout of operations"));
+  TFC_RETURN_IF_ERROR(CheckSeconds(given.stall_warning_s, "the time of the stall warning"));
   if (given.connect_timeout_s > 0) options.connect_timeout_s = given.connect_timeout_s;
   if (given.op_timeout_s > 0) options.op_timeout_s = given.op_timeout_s;
   options.stall_warning_s = given.stall_warning_s;
@@ -86,6 +96,7 @@ Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given) {
   if (given.num_buckets < 1) return Status(Code::kInvalidArgument, "a bucket plan needs at least one bucket");
   PlanSpec spec;
   spec.name = Text(given.name);
+  TFC_RETURN_IF_ERROR(CheckSeconds(given.timeout_s, "the timeout of a bucket plan"));
   spec.signature = Text(given.signature);
   spec.num_buckets = static_cast<size_t>(given.num_buckets);
   spec.op = static_cast<Op>(given.op);
@@ -113,6 +124,8 @@ Result<Operation> OperationOf(const tfc_request& given, const Topology& topology
     operation.label = operation.name.substr(tab + 1);
     operation.name.resize(tab);
   }
+  if (const Status fits = CheckSeconds(given.timeout_s, "timeout"); !fits.ok())
+    return fits.WithContext(operation.Title());
   if (given.ndim < 0) return Status(Code::kInvalidArgument, "the number of dimensions is negative");
   if (given.ndim > 0 && given.shape == nullptr) return Status(Code::kInvalidArgument, "the shape is missing");
   if (given.shape != nullptr) operation.shape.assign(given.shape, given.shape + given.ndim);

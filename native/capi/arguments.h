@@ -27,6 +27,9 @@ Result<Struct> Read(const Struct* given, const char* what) {
   return copy;
 }
 
+// INVALID_ARGUMENT unless the seconds are from 0 to TFC_MAX_SECONDS; `what` begins the message.
+Status CheckSeconds(double seconds, const char* what);
+
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
 Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given);

@@ -43,6 +43,14 @@ extern "C" {
 int32_t tfc_abi_version(void) { return TFC_ABI_VERSION; }
 const char* tfc_version(void) { return TFC_VERSION; }
 const char* tfc_code_name(int32_t code) { return tfc::CodeName(code); }
+void* tfc_allocate_result(void* result, const int64_t* rows, int32_t size) {
+  auto* given = static_cast<tfc_result*>(result);
+  given->rows = rows;
+  given->size = size;
+  given->memory = nullptr;
+  given->provide(given);
+  return given->memory;
+}
 size_t tfc_dtype_size(int32_t dtype) {
   return tfc::IsDtype(dtype) ? tfc::DtypeSize(static_cast<tfc::Dtype>(dtype)) : 0;
 }
@@ -113,6 +121,7 @@ tfc_code tfc_communicator_shutdown(tfc_communicator* communicator, double timeou
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
     if (communicator->impl->OnOwnThread())
       return Status(Code::kFailedPrecondition, "a callback must not shut its communicator down");
+    TFC_RETURN_IF_ERROR(tfc::CheckSeconds(timeout_s, "the timeout of the shutdown"));
     communicator->impl->Shutdown(timeout_s);
     return Status::Ok();
   });
@@ -224,7 +233,7 @@ tfc_code tfc_submit(tfc_communicator* communicator, const tfc_request* request, 
 tfc_code tfc_join(tfc_communicator* communicator, double timeout_s, int32_t* last_rank, tfc_error* error) {
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return Status(Code::kInvalidArgument, "the communicator is missing");
-    if (timeout_s < 0) return Status(Code::kInvalidArgument, "the timeout is negative");
+    TFC_RETURN_IF_ERROR(tfc::CheckSeconds(timeout_s, "join: the timeout"));
     const auto impl = communicator->impl;  // a concurrent release must not take it away
     auto last = impl->engine().Join(timeout_s);
     if (!last.ok()) return impl->world_ranks().Translate(last.status());

@@ -184,6 +184,7 @@ tfc_code tfc_device_wait(tfc_communicator* communicator, uint64_t ticket, double
   return Guarded(error, [&]() -> Status {
     if (communicator == nullptr) return NoCommunicator();
     const auto impl = communicator->impl;
+    TFC_RETURN_IF_ERROR(tfc::CheckSeconds(timeout_s, "the timeout of a wait for the GPU"));
     return impl->world_ranks().Translate(impl->devices().Wait(ticket, timeout_s));
   });
 }

@@ -25,6 +25,7 @@ from typing import Any
 
 ABI_VERSION = 1
 MESSAGE_SIZE = 4096
+MAX_SECONDS = 1e9
 ADDRESS_SIZE = 512
 
 
@@ -99,6 +100,22 @@ class Error(ctypes.Structure):
 LogFn = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 DoneFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Error))
 AllocateFn = ctypes.CFUNCTYPE(c_void_p, c_void_p, POINTER(c_int64), c_int32)
+
+
+ProvideFn = ctypes.CFUNCTYPE(None, c_void_p)
+
+
+class Result(ctypes.Structure):
+    """``tfc_result``."""
+
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("rows", POINTER(c_int64)),
+        ("size", c_int32),
+        ("reserved", c_int32),
+        ("memory", c_void_p),
+        ("provide", ProvideFn),
+    )
 
 
 class ListenerOptions(ctypes.Structure):
@@ -308,6 +325,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_version": (c_char_p, ()),
     "tfc_code_name": (c_char_p, (c_int32,)),
     "tfc_dtype_size": (c_size_t, (c_int32,)),
+    "tfc_allocate_result": (c_void_p, (c_void_p, POINTER(c_int64), c_int32)),
     "tfc_listener_create": (_code, (POINTER(ListenerOptions), _handle_out, _error_out)),
     "tfc_listener_address": (_code, (_handle, c_char_p, c_size_t, _error_out)),
     "tfc_listener_destroy": (None, (_handle,)),

@@ -169,30 +169,3 @@ class RepeatedAllReduces:
         call.run(source, target)
         self._keep(key, call)
         return result
-
-
-class ResultBuffer:
-    """Gives the library memory for a result whose number of rows depends on the other ranks."""
-
-    def __init__(self, dtype: np.dtype[Any], row_shape: Sequence[int]) -> None:
-        self._dtype = dtype
-        self._row_shape = tuple(row_shape)
-        self.array: Array | None = None
-        self.rows: list[int] = []
-        self.failure: MemoryError | None = None
-        self.callback = abi.AllocateFn(self._allocate)
-
-    def _allocate(self, _user: object, rows: Any, size: int) -> int | None:
-        self.rows = [int(rows[rank]) for rank in range(size)]
-        try:
-            self.array = np.empty((sum(self.rows), *self._row_shape), self._dtype)
-        except MemoryError as error:
-            self.failure = error
-            return None
-        return int(self.array.ctypes.data)
-
-    def result(self) -> Array:
-        """The array that the library has filled."""
-        if self.array is None:
-            raise MemoryError("no memory for the result") from self.failure
-        return self.array

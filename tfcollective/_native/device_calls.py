@@ -14,6 +14,7 @@ from typing import Any
 from tfcollective._native import abi
 from tfcollective._native.device_buffers import TYPES, DeviceBuffer, as_device, stream_of
 from tfcollective._native.library import Library
+from tfcollective._native.results import ProvidedResult
 from tfcollective.errors import InvalidArgumentError, UnsupportedError
 
 _MAKERS = ("torch", "cupy")  # libraries whose arrays are made here
@@ -202,24 +203,14 @@ class DeviceCalls:
         if _library_of(source) not in _MAKERS:
             _check_can_be_described(source)  # before the others count on this rank
         made: list[Any] = []
-        counts: list[int] = []
-        failure: list[BaseException] = []
 
-        def allocate(_user: object, rows: Any, size: int) -> int | None:
-            counts.extend(int(rows[rank]) for rank in range(size))
-            try:
-                made.append(self._new((sum(counts), *source.shape[1:]), source, on))
-                return as_device(made[0], "result").pointer or None
-            except Exception as error:  # noqa: BLE001 - it may not pass through C; it is raised below
-                failure.append(error)
-                return None
+        def make(rows: list[int]) -> int | None:
+            made[:] = [self._new((sum(rows), *source.shape[1:]), source, on)]
+            return as_device(made[0], "result").pointer or None
 
-        request.allocate = abi.AllocateFn(allocate)
-        try:
-            self._run(request, source, None, on)
-        except Exception as error:
-            raise error from (failure[0] if failure else None)
-        return made[0], counts
+        result = ProvidedResult(self.library, make)
+        result.run(lambda: self._run(request, source, None, on), request)
+        return made[0], result.rows
 
     def _new(self, shape: tuple[int, ...], like: DeviceBuffer, stream: int) -> Any:
         """An array of the library of `like` where it can be made, else a ``DeviceArray``."""

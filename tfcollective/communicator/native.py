@@ -15,6 +15,7 @@ from tfcollective._native import Library, abi, load
 from tfcollective._native.calls import PreparedCalls
 from tfcollective._native.device_buffers import is_device
 from tfcollective._native.library import log_callback
+from tfcollective.clock import on_thread
 from tfcollective.communicator.api import Communicator
 from tfcollective.communicator.cancellation import Cancellation
 from tfcollective.communicator.listener import Listener
@@ -212,14 +213,21 @@ class NativeCommunicator(Communicator):
     def _gather(self, source: Array, call: Call, splits: list[int] | None = None) -> tuple[Array, list[int]]:
         """Runs what gives as many rows as the ranks send: those, and how many came from each rank."""
         from tfcollective._native import buffers
+        from tfcollective._native.results import ProvidedResult
 
-        result = buffers.ResultBuffer(source.dtype, source.shape[1:])
+        made: list[Array] = []
+
+        def make(rows: list[int]) -> int:
+            made[:] = [buffers.empty((sum(rows), *source.shape[1:]), source)]
+            return buffers.address(made[0])
+
+        result = ProvidedResult(self._library, make)
         request = self._request(call, source)
-        request.allocate = result.callback
         if splits is not None:
             request.splits = buffers.int64s(splits)
-        self._run(request, buffers.span(source, None, source.size))
-        return result.result(), result.rows
+        span = buffers.span(source, None, source.size)
+        result.run(lambda: self._run(request, span), request)
+        return made[0], result.rows
 
     def barrier(self, *, name: str | None = None, timeout: float | None = None) -> None:
         self._check_usable()
@@ -325,7 +333,12 @@ class NativeCommunicator(Communicator):
         intervals: list[Interval] = []
         dropped = ctypes.c_uint64()
         visit = abi.TimelineFn(lambda _user, event: intervals.append(_interval(event.contents)))
-        self._library.call("tfc_timeline_stop", self._handle, visit, None, ctypes.byref(dropped))
+
+        def stop() -> None:
+            self._library.call("tfc_timeline_stop", self._handle, visit, None, ctypes.byref(dropped))
+
+        # Not here: on the main thread the handler of a signal may raise in the callback, where the exception is lost.
+        on_thread(stop, "tfcollective-timeline").result()
         return intervals, dropped.value
 
     # ---- TensorFlow ----

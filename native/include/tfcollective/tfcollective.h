@@ -5,7 +5,8 @@
  *  - Handles are opaque. Who owns what is written at each function.
  *  - Option structs start with `struct_size`; set it to sizeof(the struct). Fields beyond it are
  *    taken as zero, so that an older caller keeps working.
- *  - Times are seconds as double. A timeout of 0 means "the communicator's default".
+ *  - Times are seconds as double, from 0 to TFC_MAX_SECONDS; others, and NaN, are refused with
+ *    TFC_INVALID_ARGUMENT. A timeout of 0 means "the communicator's default".
  *  - Counts are elements, sizes are bytes; both 64 bit.
  *  - Callbacks run on the stack of a thread of the library (in a world of one: of the caller), never
  *    under a lock. They must not block: what would wait for the library there (tfc_run, tfc_call_run, tfc_join,
@@ -21,6 +22,7 @@
 
 #define TFC_ABI_VERSION 1
 #define TFC_MESSAGE_SIZE 4096
+#define TFC_MAX_SECONDS 1e9 /* about 30 years */
 #define TFC_EXPORT __attribute__((visibility("default")))
 
 #ifdef __cplusplus
@@ -106,6 +108,20 @@ typedef void (*tfc_done_fn)(void* user, const tfc_error* error); /* error is NUL
  * rows that come from rank r. Returns NULL when there is no memory. Runs before any data moves, as a
  * callback or, for tfc_run, on its caller's thread; what callbacks must not do, it must not do either. */
 typedef void* (*tfc_allocate_fn)(void* user, const int64_t* rows, int32_t size);
+
+/* For callers whose callbacks may end at any point without returning a value, as those of Python do when a signal
+ * handler raises: with tfc_allocate_result as `allocate` and this struct as `allocate_user`, `provide` is called with
+ * the struct and sets `memory`. What it does not set stays NULL and means "no memory"; it is never garbage. */
+typedef void (*tfc_provide_fn)(void* result); /* a tfc_result */
+typedef struct tfc_result {
+  size_t struct_size;
+  const int64_t* rows; /* as for tfc_allocate_fn; valid during the call of `provide` */
+  int32_t size;
+  int32_t reserved;
+  void* memory;
+  tfc_provide_fn provide;
+} tfc_result;
+TFC_EXPORT void* tfc_allocate_result(void* result, const int64_t* rows, int32_t size); /* a tfc_allocate_fn */
 
 /* ---- library ---------------------------------------------------------------------------------- */
 

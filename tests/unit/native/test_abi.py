@@ -17,6 +17,7 @@ from tfcollective.settings import TRANSPORTS, Settings
 
 STRUCTS = {
     "tfc_error": abi.Error,
+    "tfc_result": abi.Result,
     "tfc_listener_options": abi.ListenerOptions,
     "tfc_communicator_options": abi.CommunicatorOptions,
     "tfc_communicator_info": abi.CommunicatorInfo,
@@ -87,6 +88,7 @@ def test_signature(name: str) -> None:
         "const char*": ctypes.c_char_p,
         "size_t": ctypes.c_size_t,
         "void": None,
+        "void*": ctypes.c_void_p,
     }[result]
     assert abi.FUNCTIONS[name][0] is expected
     declared = [] if arguments == ["void"] else arguments
@@ -103,6 +105,7 @@ def _ctype(argument: str) -> object:
         "char*": ctypes.c_char_p,
         "void*": ctypes.c_void_p,
         "int32_t*": ctypes.POINTER(ctypes.c_int32),
+        "int64_t*": ctypes.POINTER(ctypes.c_int64),
         "uint64_t": ctypes.c_uint64,
         "void**": ctypes.POINTER(ctypes.c_void_p),
         "uint64_t*": ctypes.POINTER(ctypes.c_uint64),
@@ -157,6 +160,7 @@ def test_constants_are_equal() -> None:
     text = HEADER.read_text(encoding="utf-8")
     assert f"#define TFC_ABI_VERSION {abi.ABI_VERSION}\n" in text
     assert f"#define TFC_MESSAGE_SIZE {abi.MESSAGE_SIZE}\n" in text
+    assert f"#define TFC_MAX_SECONDS {abi.MAX_SECONDS:g} " in text.replace("1e9", "1e+09")
 
 
 def test_every_code_is_mapped() -> None:
