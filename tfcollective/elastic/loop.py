@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from tfcollective import runtime
 from tfcollective.elastic.state import HostsUpdatedInterrupt, State
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import came_through_collective
+from tfcollective.runtime.ends import end_if_forked, handle_sigterm
 from tfcollective.runtime.session import lost_rank
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -79,12 +81,15 @@ def _leaving_on_sigterm() -> Iterator[None]:
         yield
         return
 
-    def heard(*_signal: object) -> None:
+    pid = os.getpid()
+
+    def heard(number: int, _frame: object) -> None:
+        end_if_forked(number, pid)
         runtime.announce_leave("SIGTERM")
         if runtime.is_between_worlds():
             raise SystemExit(0)  # what it interrupts may hold locks: the world is left at the end of the process
 
-    signal.signal(signal.SIGTERM, heard)
+    handle_sigterm(heard)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from tfcollective.errors import CollectiveError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, code_of
@@ -21,6 +21,7 @@ from tfcollective.runtime.crash import came_through_collective
 
 _LOG = get_logger(__name__)
 _FIRST_PROCESS = 1
+_own_handler: Callable[[int, FrameType | None], object] | None = None  # the newest, of SIGTERM
 
 
 class ExitCodeHook:
@@ -64,16 +65,35 @@ def end_on_sigterm() -> None:
     or later, stays."""
     first = os.getpid() == _FIRST_PROCESS and threading.current_thread() is threading.main_thread()
     if first and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, terminated)
+        handle_sigterm(terminated)
+
+
+def handle_sigterm(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Sets the handler of SIGTERM for this process alone. Processes that it forks get the default action back: those of
+    a ``multiprocessing.Pool``, for example, are ended by SIGTERM, and a handler would keep them."""
+    global _own_handler
+    if _own_handler is None:
+        os.register_at_fork(after_in_child=_give_up_sigterm)
+    _own_handler = handler
+    signal.signal(signal.SIGTERM, handler)
+
+
+def _give_up_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _own_handler:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def end_if_forked(number: int, pid: int) -> None:
+    """Ends this process by the signal if it is not the one that has this id: a fork that was sent it too early."""
+    if os.getpid() != pid:
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
 
 
 def terminated(number: int, frame: object) -> None:
-    """The handler of :func:`end_on_sigterm`. A second signal finds the process on its way out already. A fork, which is
-    not process 1, has the default action."""
+    """The handler of :func:`end_on_sigterm`. A second signal finds the process on its way out already."""
     del frame
-    if os.getpid() != _FIRST_PROCESS:
-        signal.signal(number, signal.SIG_DFL)
-        signal.raise_signal(number)
+    end_if_forked(number, _FIRST_PROCESS)
     signal.signal(number, signal.SIG_IGN)
     _LOG.warning("%s: this process ends", signal.Signals(number).name)
     raise SystemExit(SIGNAL_BASE + number)
