@@ -141,7 +141,7 @@ class UnsupportedError(CollectiveError, NotImplementedError):
 
 
 class ProtocolError(CollectiveError):
-    """Wrong magic, version or key."""
+    """Wrong magic, version or key; or bytes came that are not what ``peer`` has sent."""
 
     code = Code.PROTOCOL
 

@@ -10,12 +10,13 @@ import hmac
 import json
 import secrets
 
-__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "RANKS", "ROWS", "derived_key", "new_key"]
+__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "OBJECTS", "RANKS", "ROWS", "derived_key", "new_key"]
 
 JOB = "job"  # the job key itself, where one secret serves several jobs
 HELLO = "hello"  # a client's first word to a coordinator, before it knows the name of the job
 CONTROL = "control"  # requests to the coordinator of the job with this name
 RANKS = "ranks"  # connections between the ranks of the job with this name
+OBJECTS = "objects"  # objects that collectives of the job with this name carry
 CLUSTER = "cluster"  # the coordinator that hands the calls of the cluster with this name to its processes
 ROWS = "rows"  # the connection on which a rank gets its rows, at the address with this name
 

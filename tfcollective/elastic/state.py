@@ -149,15 +149,11 @@ class ObjectState(State):
 
     def take(self, root: int) -> None:
         """See :class:`State`."""
-        import numpy as np
-
-        world = runtime.get_communicator()
         mine = runtime.rank() == root
-        data = np.frombuffer(payload.dumps(self._saved, "the state"), np.uint8) if mine else np.empty(0, np.uint8)
-        length = int(world.broadcast(np.array(data.size, np.int64), root, name="elastic/state/size"))
-        received = world.broadcast(data if mine else np.empty(length, np.uint8), root, name="elastic/state")
+        data = payload.dumps(self._saved, "the state") if mine else b""
+        data = runtime.broadcast_bytes(data, root, "elastic/state")
         if not mine:
-            self._saved = payload.loads(received.tobytes())
+            self._saved = payload.loads(data)
         self.restore()
 
 

@@ -31,8 +31,10 @@ __all__ = [
     "ProcessSet",
     "add_process_set",
     "agreed_once",
+    "allgather_bytes",
     "announce_leave",
     "apart",
+    "broadcast_bytes",
     "communicator_of_set",
     "cross_rank",
     "cross_size",
@@ -394,6 +396,18 @@ def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
     session = _current()
     _check_process(session)
     return session.communicator_of(members(process_set))
+
+
+def broadcast_bytes(data: bytes, root: int, name: str, process_set: ProcessSet | None = None) -> bytes:
+    """The bytes of the member at place `root`, proved with the job key; see :meth:`SealedExchange.broadcast`."""
+    world = get_communicator(process_set)
+    return _current().sealed.broadcast(world, members(process_set), data, root, name)
+
+
+def allgather_bytes(data: bytes, name: str, process_set: ProcessSet | None = None) -> list[bytes]:
+    """The bytes of all members, in their order, proved with the job key; see :meth:`SealedExchange.allgather`."""
+    world = get_communicator(process_set)
+    return _current().sealed.allgather(world, members(process_set), data, name)
 
 
 def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> Members:

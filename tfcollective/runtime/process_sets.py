@@ -6,6 +6,7 @@ talk that this needs, so that every rank knows every set and a failure reaches a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from tfcollective.errors import CollectiveError, InvalidArgumentError, TfCollect
 
 if TYPE_CHECKING:
     from tfcollective.runtime.engine import Engine
+    from tfcollective.runtime.objects import SealedExchange
 
 GLOBAL_SET = 0
 
@@ -145,11 +147,13 @@ class ProcessSets:
     Args:
         world: gives the world's communicator.
         engine: forms the sets.
+        sealed: what carries the ranks' words about them.
     """
 
-    def __init__(self, world: Callable[[], Communicator], engine: Engine) -> None:
+    def __init__(self, world: Callable[[], Communicator], engine: Engine, sealed: SealedExchange) -> None:
         self._world = world
         self._engine = engine
+        self._sealed = sealed
         self._lock = threading.RLock()
         self._sets: dict[int, _Registered] = {}
         self._next = GLOBAL_SET + 1
@@ -182,7 +186,7 @@ class ProcessSets:
             if entry is None or entry.process_set is not process_set:
                 return False
             if size > 1:
-                _agreed(_exchange(self._world(), _view("remove", entry.members)))
+                self._agree("remove", entry.members)
             self._end(self._sets.pop(entry.members.process_set_id), 10.0)
             if size > 1:
                 self._engine.dismiss(entry.members)
@@ -232,13 +236,10 @@ class ProcessSets:
 
         Raises what :meth:`add` raises.
         """
-        import numpy as np
-
-        text = json.dumps([self._next, [(number, ranks) for number, (_, ranks) in sets.items()]]).encode()
-        if size > 1:
-            length = self._world().broadcast(np.array(len(text), np.int64), 0, name="process sets: length")
-            whole = np.frombuffer(text, np.uint8) if rank == 0 else np.empty(int(length), np.uint8)
-            text = self._world().broadcast(whole, 0, name="process sets: ranks").tobytes()
+        text = json.dumps([self._next, [(number, ranks) for number, (_, ranks) in sorted(sets.items())]]).encode()
+        # A list of all ranks for each set is sent only where a rank has another one, as newcomers have.
+        if size > 1 and len({view["digest"] for view in self._exchange({"digest": _digest(text)})}) > 1:
+            text = self._sealed.broadcast(self._world(), _everyone(self._world()), text, 0, "process sets")
         following, listed = json.loads(text)
         with self._lock:
             for number, ranks in listed:
@@ -264,25 +265,44 @@ class ProcessSets:
 
     def _form(self, members: Members) -> Communicator | None:
         """Connects the members; all ranks of the world take part, so that all know how it went."""
-        world = self._world()
         subset = self._engine.subset(members)
         try:
-            views = _exchange(world, _view("add", members, subset.address))
-            _agreed(views)
+            addresses = self._agree("add", members, subset.address)
             communicator, failure = None, None
             try:
-                communicator = subset.connect([str(views[rank]["address"]) for rank in members.ranks])
+                communicator = subset.connect([addresses[rank] for rank in members.ranks])
             except TfCollectiveError as error:
                 failure = error
         finally:
             subset.close()
-        self._check_outcome(world, communicator, failure)
+        self._check_outcome(communicator, failure)
         return communicator
 
-    def _check_outcome(
-        self, world: Communicator, communicator: Communicator | None, failure: TfCollectiveError | None
-    ) -> None:
-        outcomes = _exchange(world, {"failure": None if failure is None else str(failure)})
+    def _agree(self, action: str, members: Members, address: str = "") -> list[str]:
+        """Every rank's address, in rank order. The ranks compare what they were asked to do by a digest: what is sent
+        does not grow with the sizes of the sets.
+
+        Raises:
+            InvalidArgumentError: they were asked to do different things; raised on every rank.
+        """
+        asked = f"{action} number {members.process_set_id} with the ranks {list(members.ranks)}"
+        views = self._exchange({"digest": _digest(asked.encode()), "address": address})
+        if len({view["digest"] for view in views}) > 1:
+            everyones = self._exchange({"asked": asked})
+            text = "; ".join(f"rank {rank}: {view['asked']}" for rank, view in enumerate(everyones))
+            raise InvalidArgumentError(
+                f"process sets: all ranks must add and remove the same ones, in one order: {text}"
+            )
+        return [str(view["address"]) for view in views]
+
+    def _exchange(self, view: Mapping[str, object]) -> list[dict[str, Any]]:
+        """Every rank's view, in rank order."""
+        world = self._world()
+        everyones = self._sealed.allgather(world, _everyone(world), json.dumps(dict(view)).encode(), "process sets")
+        return [json.loads(text) for text in everyones]
+
+    def _check_outcome(self, communicator: Communicator | None, failure: TfCollectiveError | None) -> None:
+        outcomes = self._exchange({"failure": None if failure is None else str(failure)})
         failed = {rank: outcome["failure"] for rank, outcome in enumerate(outcomes) if outcome["failure"] is not None}
         if not failed:
             return
@@ -308,28 +328,12 @@ def checked_ranks(process_set: ProcessSet, size: int, known: Iterable[tuple[int,
     return ranks
 
 
-def _view(action: str, members: Members, address: str = "") -> dict[str, object]:
-    return {"action": action, "number": members.process_set_id, "ranks": list(members.ranks), "address": address}
+def _everyone(world: Communicator) -> Members:
+    return Members(GLOBAL_SET, tuple(range(world.size)), world.rank)
 
 
-def _exchange(world: Communicator, view: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Every rank's view, in rank order."""
-    import numpy as np
-
-    text = np.frombuffer(json.dumps(dict(view)).encode(), np.uint8)
-    lengths = world.allgather(np.array([text.size], np.int64), name="process sets: sizes")
-    everything = world.allgather(text, name="process sets").tobytes()
-    ends = np.cumsum(lengths).tolist()
-    begins = [0, *ends[:-1]]
-    return [json.loads(everything[begin:end]) for begin, end in zip(begins, ends, strict=True)]
-
-
-def _agreed(views: Sequence[Mapping[str, object]]) -> None:
-    """Raises InvalidArgumentError, on every rank, if the ranks said different things."""
-    asked = [f"{view['action']} number {view['number']} with the ranks {view['ranks']}" for view in views]
-    if len(set(asked)) > 1:
-        text = "; ".join(f"rank {rank}: {view}" for rank, view in enumerate(asked))
-        raise InvalidArgumentError(f"process sets: all ranks must add and remove the same ones, in one order: {text}")
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()
 
 
 def _listed(ranks: Iterable[int]) -> str:

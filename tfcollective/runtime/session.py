@@ -30,6 +30,7 @@ from tfcollective.runtime.crash import CrashHook
 from tfcollective.runtime.engine import Engine, JoinResult
 from tfcollective.runtime.interrupt import InterruptWatch
 from tfcollective.runtime.native import connect_alone
+from tfcollective.runtime.objects import SealedExchange
 from tfcollective.runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
 from tfcollective.runtime.recorder import TimelineRecorder
 from tfcollective.runtime.trainer_status import TrainerStatus
@@ -93,7 +94,9 @@ class Session:
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler that calls shutdown() may interrupt what holds it
-        self.process_sets = ProcessSets(self.communicator, engine)
+        self.sealed = SealedExchange(joined.identity.key, joined.identity.job_id)
+        self.sealed.enter(joined.generation)
+        self.process_sets = ProcessSets(self.communicator, engine, self.sealed)
         self._crash = CrashHook(
             self._if_launched(self.settings.failure_file), self.abort, self.ended_by_peer, self._say_failing
         )
@@ -283,6 +286,7 @@ class Session:
         """What is known of the world is that of a new one."""
         self._tasks = joined.tasks
         self._placement, self.homogeneous, self.generation = joined.placement, joined.homogeneous, joined.generation
+        self.sealed.enter(joined.generation)
         self.newcomer = False
         self.__dict__.pop("members", None)
         with self._lock:

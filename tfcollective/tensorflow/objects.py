@@ -1,4 +1,4 @@
-"""Python objects between ranks: pickled, over the authenticated communicator."""
+"""Python objects between ranks: pickled, each proved with the job key before it is unpickled."""
 
 from __future__ import annotations
 
@@ -25,21 +25,17 @@ def broadcast_object(
 
     Raises:
         InvalidArgumentError: the object cannot be pickled.
+        ProtocolError: what came is not what rank `root_rank` has sent.
     """
-    import numpy as np
-
     del session
     members = runtime.members(process_set)
     root = members.place_of(root_rank, "root_rank")
     if members.size == 1:
         return obj
-    world = runtime.get_communicator(process_set)
     name = name or "broadcast_object"
-    data = payload.dumps(obj, name) if members.rank == root else b""
-    length = world.broadcast(np.array(len(data), np.int64), root, name=f"{name}/size")
-    buffer = np.frombuffer(data, np.uint8) if data else np.empty(int(length), np.uint8)
-    received = world.broadcast(buffer, root, name=name)
-    return obj if members.rank == root else payload.loads(received.tobytes())
+    mine = members.rank == root
+    data = runtime.broadcast_bytes(payload.dumps(obj, name) if mine else b"", root, name, process_set)
+    return obj if mine else payload.loads(data)
 
 
 def broadcast_object_fn(
@@ -63,15 +59,9 @@ def allgather_object(
         obj: this rank's; anything that pickle can write.
         session: Horovod's; without effect.
     """
-    import numpy as np
-
     del session
     if runtime.members(process_set).size == 1:
         return [obj]
-    world = runtime.get_communicator(process_set)
     name = name or "allgather_object"
-    data = np.frombuffer(payload.dumps(obj, name), np.uint8)
-    lengths = world.allgather(np.array([data.size], np.int64), name=f"{name}/size")
-    gathered = world.allgather(data, name=name)
-    ends = np.cumsum(lengths)
-    return [payload.loads(gathered[end - length : end].tobytes()) for end, length in zip(ends, lengths, strict=True)]
+    everyones = runtime.allgather_bytes(payload.dumps(obj, name), name, process_set)
+    return [payload.loads(data) for data in everyones]

@@ -11,6 +11,7 @@ import tfcollective
 from tfcollective import runtime
 from tfcollective.communicator import Listener, NativeCommunicator, Sum
 from tfcollective.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
+from tfcollective.runtime.objects import SealedExchange
 from tfcollective.runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
 
 SIZE = 3
@@ -84,7 +85,7 @@ class Rank:
     def __init__(self, rank: int, world: NativeCommunicator) -> None:
         self.rank = rank
         self.refuse_to_connect = False
-        self.sets = ProcessSets(lambda: world, self)
+        self.sets = ProcessSets(lambda: world, self, SealedExchange(KEY, "job"))
         self.world = world
 
     def subset(self, members: Members) -> Subset:
