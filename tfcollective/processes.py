@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from tfcollective.timing import TIMING
 
+_T = TypeVar("_T")
+_SHELL = "/bin/sh"
+_FOR_A_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,6 +42,24 @@ def program_of(module: str, *, resumed_at_end: bool = False) -> tuple[str, str]:
     arm = f"import ctypes; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGCONT:d}, 0, 0, 0); "
     begin = f"import sys; sys.path.append(sys.path.pop(0)); {arm if resumed_at_end else ''}"
     return "-c", f"{begin}from {module} import main; sys.exit(main())"
+
+
+def command_words(text: str) -> tuple[str, ...]:
+    """The words of a command that a user has given as one text. One that only a shell understands (a pipeline, a
+    variable, a pattern) becomes words that run it by ``/bin/sh -c``. Raises ValueError when a quote is not closed."""
+    words = tuple(shlex.split(text))
+    return (_SHELL, "-c", text) if _FOR_A_SHELL.search(text) and not Path(text).exists() else words
+
+
+def start_as_a_shell_does(argv: Sequence[str], start: Callable[[Sequence[str]], _T]) -> _T:
+    """Starts a program; one that the kernel does not know how to run, a script without a ``#!`` line, by ``/bin/sh``.
+    Raises what ``start`` raises otherwise."""
+    try:
+        return start(argv)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    return start((_SHELL, shutil.which(argv[0]) or argv[0], *argv[1:]))
 
 
 def become_subreaper() -> None:

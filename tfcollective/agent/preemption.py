@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.log import get_logger
-from tfcollective.processes import signal_group, spawn
+from tfcollective.processes import signal_group, spawn, start_as_a_shell_does
 from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
@@ -84,9 +84,12 @@ class PreemptionWatch:
         if code == 0 and not self.notice:
             self._found(f"the preemption command said so: {shlex.join(self._command)}")
 
+    def _started(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        return self._start(command, self._environ, self._cwd, output=subprocess.DEVNULL)
+
     def _run(self, now: float) -> None:
         try:
-            self._running = self._start(self._command, self._environ, self._cwd, output=subprocess.DEVNULL)
+            self._running = start_as_a_shell_does(self._command, self._started)
         except OSError as error:
             self._note(f"cannot be run: {error.strerror or error}")
             return

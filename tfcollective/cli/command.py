@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 
+_HOST = re.compile(r"[^/\s]+:\d+")
 _PYTHONS = ("python", "python3")
 _NEEDED = {
     "horovod": (
@@ -46,6 +48,8 @@ def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ..
     found = shutil.which(program)
     if found is None and Path(program).is_file() and os.sep in program:
         raise ConfigError(f"{program} is not executable: run chmod +x on it, or name the program that runs it")
+    if found is None and _HOST.fullmatch(program):
+        raise ConfigError(f"command not found: {program}; if it is a host, separate the hosts of -H by commas")
     if found is None:
         raise ConfigError(f"command not found: {program}")
     if Path(found).name.startswith("python"):

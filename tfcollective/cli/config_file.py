@@ -94,7 +94,7 @@ def _listed(value: object) -> list[object]:
 def read_text(option: str, path: str) -> str:
     """What the file holds; ConfigError that names option and file when it cannot be read, or is no text in UTF-8."""
     try:
-        return Path(path).read_text("utf-8")
+        return Path(path).read_text("utf-8-sig")  # editors of Windows write a byte-order mark
     except OSError as error:
         raise ConfigError(f"{option}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -12,7 +12,7 @@ from tfcollective.cli.config_file import read_config, read_text
 from tfcollective.cli.groups import GroupedOption, group, option
 from tfcollective.cli.platforms import PLATFORMS, cluster_options, refuse_options_of_others
 from tfcollective.cli.task_spec import parse_task_specs
-from tfcollective.cli.values import absolute, assignments, listed, words
+from tfcollective.cli.values import absolute, assignments, command_line, listed, words
 from tfcollective.errors import ConfigError, UnsupportedError
 from tfcollective.launch.launcher import find_launcher
 from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts
@@ -354,7 +354,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
     engine = _engine(options, settings)
     launcher = choose_launcher(options, hosts, engine)
     specs = _specs(options, options["ps_policy"] or settings.ps_policy)
-    blacklist, discovery = listed(options["blacklist"]), words(options, "host_discovery_script")
+    blacklist, discovery = listed(options["blacklist"]), command_line(options, "host_discovery_script")
     hosts = usable_hosts(hosts or find_launcher(launcher).granted_hosts(), blacklist)
     tasks, min_proc = _world(options, hosts, specs, discovery)
     spec = JobSpec(
@@ -373,7 +373,7 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...]) -> tuple[str,
         blacklist=blacklist,
         warm_spares=not options["no_warm_spares"],
         preemption_file=absolute(options["preemption_file"]),
-        preemption_command=words(options, "preemption_command"),
+        preemption_command=command_line(options, "preemption_command"),
         env={
             **bucket_variables(options["bucket_mb"]),
             **gpu_options(options["gpus_per_proc"], shared=options["oversubscribe_gpus"]),

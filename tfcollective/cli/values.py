@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfcollective.errors import ConfigError
+from tfcollective.processes import command_words
 
 
 def words(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """The words of a command line in one text; ConfigError that names the option when a quote is not closed."""
+    return _split(options, name, lambda text: tuple(shlex.split(text)))
+
+
+def command_line(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """The words that run a command, see :func:`tfcollective.processes.command_words`; ConfigError as :func:`words`."""
+    return _split(options, name, command_words)
+
+
+def _split(options: Mapping[str, Any], name: str, split: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
     text = options[name] or ""
     try:
-        return tuple(shlex.split(text))
+        return split(text)
     except ValueError as error:
         raise ConfigError(f"{_flag(name)} {text!r}: {error}") from error
 

@@ -50,8 +50,9 @@ class Joined:
     """The world (:func:`pack_world`), or why there is none.
 
     ``missing`` names the tasks that have not joined, in a failure, where the request did not wait, and for the one rank
-    that tells people: in answers to all that wait, n times up to n names would travel. ``begun``: it has come too late to the first one. ``over``: there is
-    no world because training is complete. ``leave``: it is to leave in order, and why.
+    that tells people: in answers to all that wait, n times up to n names would travel. ``begun``: it has come too late
+    to the first one. ``over``: there is no world because training is complete. ``leave``: it is to leave in order, and
+    why.
     """
 
     world: bytes | None = None

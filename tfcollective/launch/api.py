@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -24,7 +23,7 @@ from tfcollective.launch.plan.rank_variables import bucket_variables, gpu_option
 from tfcollective.launch.plan.spec import JobSpec, first_size, from_settings, usable_hosts
 from tfcollective.launch.running.function import make_call
 from tfcollective.machine.network import is_own_host
-from tfcollective.processes import program_of
+from tfcollective.processes import command_words, program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
 
@@ -166,7 +165,7 @@ def function_job(
     for name in _PATHS & set(options):
         options[name] = _as_path(name, options[name])
     if isinstance(options.get("preemption_command"), str):
-        options["preemption_command"] = tuple(shlex.split(options["preemption_command"]))
+        options["preemption_command"] = command_words(options["preemption_command"])
     hosts = options.pop("hosts", ())
     hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     for name in ("discovery", "blacklist"):
@@ -216,7 +215,7 @@ def _words(name: str, value: object) -> tuple[str, ...]:
     """A command, or names: a text, or several."""
     if isinstance(value, str):
         try:
-            return tuple(shlex.split(value) if name == "discovery" else filter(None, value.split(",")))
+            return command_words(value) if name == "discovery" else tuple(filter(None, value.split(",")))
         except ValueError as error:
             raise ConfigError(f"{name} {value!r}: {error}") from error
     if value is None or isinstance(value, Iterable):

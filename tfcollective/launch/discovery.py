@@ -8,23 +8,41 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError
 from tfcollective.launch.plan.hosts import Host, parse_discovered, without
 from tfcollective.launch.plan.placement import in_order_of_arrival
 from tfcollective.log import get_logger
-from tfcollective.processes import signal_group
+from tfcollective.processes import signal_group, start_as_a_shell_does
 from tfcollective.timing import TIMING, Timing
 
 _LOG = get_logger(__name__)
+_NONE_FOUND = 1
+
+
+class _NoHostsError(LaunchError):
+    """The command ended as ``grep`` does that finds nothing: there may be no hosts yet, or something is wrong."""
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
 
 
 class HostDiscovery:
     """The hosts that a command prints, one a line: ``host:4``, or ``host`` with ``slots``.
 
     Args:
-        command: the words of the command. It runs without a shell, with this process's directory and environment.
+        command: the words of the command. It runs with this process's directory and environment.
         slots: of a host whose line says none.
         never: names of hosts that are left out.
         limits: how often it runs, and how long it may take.
@@ -61,9 +79,10 @@ class HostDiscovery:
 
     def wait_for(self, slots: int, timeout: float) -> tuple[Host, ...]:
         """Asks until there are so many slots, and says that it waits; the hosts. Raises LaunchError when the first call
-        fails, and RendezvousError when there are too few after ``timeout`` seconds."""
+        fails for a reason, and RendezvousError when there are too few after ``timeout`` seconds."""
         end = time.monotonic() + timeout
-        self.ask()
+        with suppress(_NoHostsError):
+            self.ask()
         named: tuple[Host, ...] | None = None
         while sum(host.slots for host in self.hosts) < slots:
             there = ", ".join(map(str, self.hosts)) or "no hosts"
@@ -128,18 +147,12 @@ class HostDiscovery:
 
     def _run(self) -> str:
         try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
+            process = start_as_a_shell_does(self._command, _started)
         except OSError as error:
             raise LaunchError(f"the {self._name} cannot be run: {error.strerror}") from error
         out, err = self._answer(process)
+        if process.returncode == _NONE_FOUND and not out.strip() and not err.strip():
+            raise _NoHostsError(f"the {self._name} failed with exit code {_NONE_FOUND} and named no host")
         if process.returncode != 0:
             said = "".join(f"\n  {line}" for line in err.strip().splitlines()[-5:])
             raise LaunchError(f"the {self._name} failed with exit code {process.returncode}{said}")

@@ -54,6 +54,7 @@ def test_commands(command, module, expected):
         (("other.py",), "the script other.py does not exist"),
         ((sys.executable, "none.py"), "the script none.py does not exist"),
         (("./notes.txt",), "./notes.txt is not executable"),
+        (("b:1", "python", "train.py"), "command not found: b:1; if it is a host, separate the hosts of -H by commas"),
         (("no-such-command",), "command not found: no-such-command"),
     ],
 )

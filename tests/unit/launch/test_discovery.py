@@ -10,6 +10,7 @@ from launching import until
 from tfcollective.errors import ConfigError, LaunchError, RendezvousError
 from tfcollective.launch.discovery import HostDiscovery
 from tfcollective.launch.plan.hosts import Host, parse_discovered
+from tfcollective.processes import command_words
 from tfcollective.timing import TIMING
 
 OFTEN = replace(TIMING, discovery=0.01)
@@ -24,6 +25,9 @@ OFTEN = replace(TIMING, discovery=0.01)
         ("a:4\nb:1\na:3\n", (Host("b"), Host("a", 3))),
         ("a:0\nb:0\n", ()),
         ("localhost:1\n127.0.0.1:1", (Host("localhost"), Host("127.0.0.1"))),
+        ("# up\na:4 # since noon\n\n", (Host("a", 4),)),
+        ("\ufeffa:4\r\nb\r\n", (Host("a", 4), Host("b", 2))),
+        ("a slots=4\nb slots=0\nc max-slots=3\n", (Host("a", 4), Host("c", 3))),
     ],
 )
 def test_hosts_stand_in_lines(text, hosts):
@@ -33,10 +37,11 @@ def test_hosts_stand_in_lines(text, hosts):
 @pytest.mark.parametrize(
     ("line", "slots", "message"),
     [
-        ("a:b:c", 1, "script, line 2: write an IPv6 address in brackets"),
-        ("a:x", 1, "script, line 2: slots: expected 1 or more, got 'x'"),
+        ("a:b:c", 1, "script, line 2: expected HOST:SLOTS, got 'a:b:c'"),
+        ("fd00::1:2", 1, r"script, line 2: write an IPv6 address in brackets: \[fd00::1\]:2"),
+        ("a:x", 1, "script, line 2: slots: expected 0 or more, got 'x'"),
         ("-oProxyCommand=x", 1, "'-oProxyCommand=x' cannot be the name of a host"),
-        ("a # a comment", 1, "cannot be the name of a host"),
+        ("2 hosts", 1, "unknown word 'hosts'"),
         ("a", None, "'a' has no number of slots: print HOST:SLOTS, or give --slots N"),
     ],
 )
@@ -64,7 +69,7 @@ def test_the_first_call_says_what_is_wrong(script, tmp_path):
         HostDiscovery([str(tmp_path / "none")]).wait_for(1, 0.0)
     with pytest.raises(LaunchError, match=r"failed with exit code 3\n  no route to the cloud$"):
         HostDiscovery([script("echo no route to the cloud >&2", "exit 3")]).wait_for(1, 0.0)
-    with pytest.raises(LaunchError, match=r"line 1: slots: expected 1 or more, got 'many'"):
+    with pytest.raises(LaunchError, match=r"line 1: slots: expected 0 or more, got 'many'"):
         HostDiscovery([script("echo a:many")]).wait_for(1, 0.0)
 
 
@@ -77,6 +82,43 @@ def test_the_start_waits_for_enough_slots(script, tmp_path, caplog):
     assert waits.endswith(" names a:1: waiting for more, for at most 60 s (--elastic-timeout)")
     with pytest.raises(RendezvousError, match=r"needs 3 slots to start, and the .* named a:1, b:1 within 0\.05 s"):
         HostDiscovery([path], limits=OFTEN).wait_for(3, 0.05)
+
+
+def test_a_script_without_an_interpreter_is_run_by_the_shell(tmp_path):
+    path = tmp_path / "hosts.sh"
+    path.write_text('echo "$1":2\n')
+    path.chmod(0o755)
+    assert HostDiscovery([str(path), "a"]).ask() == (Host("a", 2),)
+
+
+def test_a_pipeline_is_run_by_the_shell():
+    assert HostDiscovery(command_words("printf 'a 1\\nb 0\\n' | grep 1 | tr ' ' :")).ask() == (Host("a"),)
+
+
+def test_a_search_that_finds_no_host_yet_is_waited_for(script, tmp_path, caplog):
+    path = script(f"[ -e {tmp_path}/up ] && exec echo a:1", f"touch {tmp_path}/up", "exec grep up /dev/null")
+    with caplog.at_level(logging.WARNING, "tfcollective"):
+        assert HostDiscovery([path], limits=OFTEN).wait_for(1, 60.0) == (Host("a"),)
+    assert "names no hosts: waiting for more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("./hosts.sh --zone 'a b'", ("./hosts.sh", "--zone", "a b")),
+        ("cat up | sort", ("/bin/sh", "-c", "cat up | sort")),
+        ("list --zone $ZONE", ("/bin/sh", "-c", "list --zone $ZONE")),
+        ("", ()),
+    ],
+)
+def test_what_only_a_shell_understands_is_run_by_one(text, words):
+    assert command_words(text) == words
+
+
+def test_a_program_whose_name_has_such_letters_is_run_as_it_is(tmp_path):
+    program = tmp_path / "my(1)"
+    program.touch()
+    assert command_words(str(program)) == (str(program),)
 
 
 def test_a_script_that_hangs_is_killed_with_all_that_it_has_started(script, tmp_path):

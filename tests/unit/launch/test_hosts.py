@@ -17,6 +17,7 @@ from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, sh
         ("[::1]:2,[fe80:0::1]", [("::1", 2), ("fe80::1", 1)]),
         ("ann@10.0.0.7:3", [("ann@10.0.0.7", 3)]),
         (" a:1 , b:2 ", [("a", 1), ("b", 2)]),
+        ("a,b,a,[::1],[::1]", [("a", 2), ("b", 1), ("::1", 2)]),
     ],
 )
 def test_lists(text, hosts):
@@ -32,15 +33,22 @@ def test_lists(text, hosts):
         ("a:x", "expected 1 or more, got 'x'"),
         ("a:", "expected 1 or more, got ''"),
         ("a:1,b:1,a:2", "a stands there twice"),
+        ("a,a:2", "a stands there twice"),
+        ("a:2,a", "a stands there twice"),
         ("n[1-3]:1,n2:1", "n2 stands there twice"),
-        ("::1:2", r"in brackets: \[::1:2\]"),
+        ("::1:2", r"in brackets: \[::1\]:2"),
+        ("fe80::1:2:cafe", r"in brackets: \[fe80::1:2:cafe\]:SLOTS"),
+        ("a:22:2", "expected HOST:SLOTS, got 'a:22:2'; the port of ssh is --ssh-port's"),
+        ("a:2,", "nothing follows the last comma"),
         ("[fe80::zz]:1", "no IPv6 address"),
         ("n[3-1]", "ends before it begins"),
         ("n[a-b]", "'a-b' is not a range"),
         ("n[1-3:4", "is not a list of hosts"),
         ("-oProxyCommand=x:1", "cannot be the name"),
-        ("a b:1", "cannot be the name"),
-        ("a;b:1", "cannot be the name"),
+        ("a b:1", "separate the hosts by commas: a,b:1"),
+        ("a:2 b:1", "separate the hosts by commas: a:2,b:1"),
+        ("a:2;b:1", "separate the hosts by commas: a:2,b:1"),
+        ("a:2; b:1;", "separate the hosts by commas: a:2,b:1"),
     ],
 )
 def test_what_is_no_list(text, message):
@@ -58,9 +66,15 @@ def test_hostfiles():
     e max_slots=3
     [::1] slots=5
     n[1-2] slots=6
+    f slots = 2
+    g:3,h
+    p
+    q
+    p
     """
     assert [(host.name, host.slots) for host in parse_hostfile(text, "hosts")] == [
         *(("a", 4), ("b", 2), ("c", 1), ("d", 2), ("e", 3), ("::1", 5), ("n1", 6), ("n2", 6)),
+        *(("f", 2), ("g", 3), ("h", 1), ("p", 2), ("q", 1)),
     ]
 
 
@@ -73,8 +87,10 @@ def test_hostfiles():
         ("a slots=9 max-slots=8", "slots=9 is more than max-slots=8"),
         ("a:2 slots=3", "has a number of slots already"),
         ("[::1]:2 slots=3", "has a number of slots already"),
-        ("a\n\na", "a stands there twice"),
+        ("a\n\na slots=2", "a stands there twice"),
         ("a 4", "unknown word '4'"),
+        ("a:1, b:1", "unknown word 'b:1': write one host a line"),
+        ("a slots=0", "slots: expected 1 or more, got '0'"),
     ],
 )
 def test_what_is_no_hostfile(text, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ __all__ = ["Host", "Share", "parse_discovered", "parse_hostfile", "parse_hosts",
 _NAME = re.compile(r"^(?:[\w.][\w.-]*@)?[\w.][\w.-]*$")
 _BRACKETED = re.compile(r"^\[([^\[\]]*:[^\[\]]*)\](?::(.*))?$")
 _SLOTS, _MAX_SLOTS = ("slots",), ("max-slots", "max_slots")
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -39,54 +41,46 @@ class Share:
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Reads ``host1:4,host2:4``; a host without a number has one slot.
+    """Reads ``host1:4,host2:4``; a host without a number has one slot for each time that it stands there.
 
     Also ``node[01-16]:8`` and IPv6 addresses in brackets, ``[::1]:2``. Raises ConfigError for anything else, for a
-    host that stands there twice, and for numbers below 1.
+    host with a number that stands there twice, and for numbers below 1.
     """
     where = f"hosts {text!r}"
-    try:
-        words = split_hosts(text.strip())
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}; write for example host1:4,host2:4") from error
-    return _checked([host for word in words for host in _parse_word(word.strip(), where)], where)
+    return _together(_entries(text.strip(), where), where)
 
 
 def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     """Reads one host a line: ``host slots=4``, ``host:4`` or ``host``; ``#`` begins a comment.
 
-    ``max-slots=N`` is an upper limit, as for Open MPI: without ``slots`` it is the number. ``name`` is the file's, for
-    messages. Raises ConfigError.
+    ``max-slots=N`` is an upper limit, as for Open MPI: without ``slots`` it is the number. A line can be a list, too.
+    A host without a number has one slot for each line, as batch systems write it. ``name`` is the file's, for messages.
+    Raises ConfigError.
     """
-    hosts: list[Host] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if words:
-            hosts.extend(_parse_line(words, f"{name}, line {number}"))
-    if not hosts:
+    entries = [
+        entry
+        for number, line in enumerate(text.splitlines(), 1)
+        for entry in _parse_line(line, f"{name}, line {number}")
+    ]
+    if not entries:
         raise ConfigError(f"{name} names no host")
-    return _checked(hosts, name)
+    return _together(entries, name)
 
 
 def parse_discovered(text: str, slots: int | None, where: str) -> tuple[Host, ...]:
-    """Reads what a discovery script prints, one host a line: ``host:4``, or ``host`` with ``slots``. Empty lines and
-    hosts with 0 slots are left out; of a host that stands there twice, the last line counts. Two names of one machine
-    are two hosts. ``where`` names the script, for messages. Raises ConfigError."""
+    """Reads what a discovery script prints: as a hostfile, and a host without a number has ``slots``. Hosts with 0
+    slots are left out; of a host that stands there twice, the last line counts. Two names of one machine are two hosts.
+    ``where`` names the script, for messages. Raises ConfigError."""
     hosts: dict[str, Host] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        word, place = line.strip(), f"{where}, line {number}"
-        if not word:
-            continue
-        name, colon, count = word.rpartition(":")
-        given = bool(colon) and not word.endswith("]")
-        if not given and slots is None:
-            raise ConfigError(f"{place}: {word!r} has no number of slots: print HOST:SLOTS, or give --slots N")
-        if given and count == "0":
+    for number, line in enumerate(text.removeprefix(_BYTE_ORDER_MARK).splitlines(), 1):
+        place = f"{where}, line {number}"
+        for name, given in _parse_line(line, place, least=0):
+            count = slots if given is None else given
+            if count is None:
+                raise ConfigError(f"{place}: {name!r} has no number of slots: print HOST:SLOTS, or give --slots N")
             hosts.pop(name, None)
-            continue
-        for host in _parse_word(word, place):
-            hosts.pop(host.name, None)
-            hosts[host.name] = host if given else Host(host.name, slots or 1)
+            if count > 0:
+                hosts[name] = Host(name, count)
     return tuple(hosts.values())
 
 
@@ -117,34 +111,54 @@ def _shares(hosts: Iterable[Host], wanted: int) -> Iterator[Share]:
             first += count
 
 
-def _parse_line(words: Sequence[str], where: str) -> list[Host]:
+_Entry = tuple[str, int | None]  # the name of a host, and its number of slots, if one is given
+
+
+def _parse_line(line: str, where: str, least: int = 1) -> list[_Entry]:
+    words = re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+    if not words:
+        return []
     numbers: dict[str, int] = {}
     for word in words[1:]:
         key, equals, value = word.partition("=")
         if not equals or key not in (*_SLOTS, *_MAX_SLOTS):
-            raise ConfigError(f"{where}: unknown word {word!r}: write HOST slots=N max-slots=M")
-        numbers["slots" if key in _SLOTS else "max-slots"] = _slots(value, where)
-    hosts = _parse_word(words[0], where)
-    if numbers and re.search(r"(^[^\[]*|\]):", words[0]):
-        raise ConfigError(f"{where}: {words[0]!r} has a number of slots already")
+            raise ConfigError(f"{where}: unknown word {word!r}: write one host a line, HOST slots=N max-slots=M")
+        numbers["slots" if key in _SLOTS else "max-slots"] = _slots(value, where, least)
+    entries = _entries(words[0], where, least)
     most = numbers.get("max-slots")
     slots = numbers.get("slots", most)
     if slots is None:
-        return hosts
+        return entries
+    if any(given is not None for _, given in entries):
+        raise ConfigError(f"{where}: {words[0]!r} has a number of slots already")
     if most is not None and slots > most:
         raise ConfigError(f"{where}: slots={slots} is more than max-slots={most}")
-    return [Host(host.name, slots) for host in hosts]
+    return [(name, slots) for name, _ in entries]
 
 
-def _parse_word(word: str, where: str) -> list[Host]:
+def _entries(text: str, where: str, least: int = 1) -> list[_Entry]:
+    """The hosts of ``host1:4,host2``."""
+    if re.search(r"[^\s,;]\s+[^\s,;]|;", text):
+        hosts = ",".join(re.findall(r"[^\s,;]+", text))
+        raise ConfigError(f"{where}: separate the hosts by commas: {hosts}")
+    if text.endswith(","):
+        raise ConfigError(f"{where}: nothing follows the last comma; write host1:4,host2:4, without spaces")
+    try:
+        words = split_hosts(text)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}; write for example host1:4,host2:4") from error
+    return [entry for word in words for entry in _parse_word(word.strip(), where, least)]
+
+
+def _parse_word(word: str, where: str, least: int) -> list[_Entry]:
     """``host``, ``host:4``, ``node[1-3]:4`` or ``[::1]:4``."""
     bracketed = _BRACKETED.match(word)
     if bracketed is not None:
-        return [Host(_address(bracketed[1], where), _slots(bracketed[2], where))]
+        return [(_address(bracketed[1], where), None if bracketed[2] is None else _slots(bracketed[2], where, least))]
     name, colon, number = word.partition(":")
     if ":" in number:
-        raise ConfigError(f"{where}: write an IPv6 address in brackets: [{word}]:SLOTS")
-    slots = _slots(number if colon else None, where)
+        raise ConfigError(f"{where}: {_several_colons(word)}")
+    slots = _slots(number, where, least) if colon else None
     try:
         names = expand_hosts(name)
     except ConfigError as error:
@@ -152,14 +166,28 @@ def _parse_word(word: str, where: str) -> list[Host]:
     for one in names:
         if not _NAME.match(one):
             raise ConfigError(f"{where}: {one!r} cannot be the name of a host")
-    return [Host(one, slots) for one in names]
+    return [(one, slots) for one in names]
 
 
-def _slots(text: str | None, where: str) -> int:
-    if text is None:
-        return 1
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{where}: slots: expected 1 or more, got {text!r}")
+def _several_colons(word: str) -> str:
+    address, _, last = word.rpartition(":")
+    for text, slots in ((address, last), (word, "SLOTS")):
+        if _is_ipv6(text) and (text == word or last.isdigit()):
+            return f"write an IPv6 address in brackets: [{text}]:{slots}"
+    return f"expected HOST:SLOTS, got {word!r}; the port of ssh is --ssh-port's"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _slots(text: str, where: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise ConfigError(f"{where}: slots: expected {least} or more, got {text!r}")
     return int(text)
 
 
@@ -170,10 +198,13 @@ def _address(text: str, where: str) -> str:
         raise ConfigError(f"{where}: {text!r} is no IPv6 address") from error
 
 
-def _checked(hosts: Sequence[Host], where: str) -> tuple[Host, ...]:
-    seen: set[str] = set()
-    for host in hosts:
-        if host.name in seen:
-            raise ConfigError(f"{where}: {host.name} stands there twice; write it once, with all its slots")
-        seen.add(host.name)
-    return tuple(hosts)
+def _together(entries: Iterable[_Entry], where: str) -> tuple[Host, ...]:
+    """The hosts in the order in which each comes first."""
+    found: dict[str, int | None] = {}
+    times: Counter[str] = Counter()
+    for name, slots in entries:
+        if name in found and not (slots is None and found[name] is None):
+            raise ConfigError(f"{where}: {name} stands there twice; write it once, with all its slots")
+        found[name] = slots
+        times[name] += 1
+    return tuple(Host(name, times[name] if slots is None else slots) for name, slots in found.items())
