@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from tfcollective.errors import ConfigError
 from tfcollective.launch.launcher import Finding
+from tfcollective.private_directory import write_private
 
 REPORT_NAME = "tfcollective-report.txt"
 _REMOVED = "(removed)"
@@ -25,7 +25,9 @@ _SECRET_NAME = re.compile(
     r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|_PWD|CREDENTIAL|AUTH|SIGNATURE|COOKIE|PRIVATE|SESSION", re.IGNORECASE
 )
 _SECRETS = (
-    (re.compile(r"(?<=://)[^/@\s]*@"), f"{_REMOVED}@"),  # user:password@host
+    # user:password@host, up to the last @ where the password has one; proxies are given without http://, too
+    (re.compile(r"(?<=://)[^\s\"']*@"), f"{_REMOVED}@"),
+    (re.compile(r"[^\s\"'=:/@]+:(?!//)[^\s\"']*@(?=[\w\[])"), f"{_REMOVED}@"),
     (re.compile(r"(?<=\?)[^\s\"'?]*=[^\s\"']*"), _REMOVED),  # signed links
     # What services call their tokens, and words as long and mixed as only keys are.
     (re.compile(r"\b(gh[a-z]|github_pat|glpat|hf|sk|pk|xox[a-z]|pypi|npm)[-_][\w-]{10,}"), _REMOVED),
@@ -46,12 +48,13 @@ def lines_of(finding: Finding) -> Iterator[str]:
 
 
 def write_report(path: Path, findings: Sequence[Finding], environ: Mapping[str, str]) -> None:
-    """Writes the report with mode 0600; ConfigError when the file cannot be written."""
+    """Writes the report with mode 0600, in place of a file that is there already and may be open to others; ConfigError
+    when the file cannot be written."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ConfigError(f"--report {path}: cannot write the report: it is a link, or no file")
     text = report_text(findings, environ)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_private(path, text.encode())
     except OSError as error:
         raise ConfigError(f"--report {path}: cannot write the report: {error.strerror}") from error
 

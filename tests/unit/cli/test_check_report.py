@@ -26,6 +26,8 @@ PATHS = {
     "TFCOLLECTIVE_LIBRARY": "/tokens/wJalrXUtnFEMIK7MDENGbPxRfiCY/libtfcollective.so",
     "LD_LIBRARY_PATH": "/vault/Zm9v-YmFy_QmF6MTIzNDU2Nzg5MDEyMzQ1Njc4/lib",
     "HTTPS_PROXY": "http://alice:open-sesame@proxy.example:3128",
+    "HTTP_PROXY": "carol:open-barley@proxy.example:3128",
+    "ALL_PROXY": "socks5://dave:p@ss/word@proxy.example:1080",
     "TF_MODEL_URL": "https://store.example/model?X-Amz-Signature=0f1e2d&X-Amz-Date=2026",
     "TF_NOTE": "the database says swordfish",
 }
@@ -38,6 +40,7 @@ FINDINGS = [
 HIDDEN = (
     *SECRETS.values(),
     *("ghp_", "wJalrXUtnFEMIK7MDENGbPxRfiCY", "Zm9v-YmFy", "open-sesame", "alice", "bob", "hunter2", "0f1e2d"),
+    *("carol", "open-barley", "dave", "p@ss", "ss/word"),
     *("UNRELATED", "private matter"),
 )
 
@@ -64,6 +67,8 @@ def test_what_matters_is_in_it(text):
         "PYTHONPATH=/mnt/(removed)/lib:/opt/lib",
         "TFCOLLECTIVE_LIBRARY=/tokens/(removed)/libtfcollective.so",
         "HTTPS_PROXY=http://(removed)@proxy.example:3128",
+        "HTTP_PROXY=(removed)@proxy.example:3128",
+        "ALL_PROXY=socks5://(removed)@proxy.example:1080",
     ):
         assert line in text.splitlines()
     assert "what has not failed" not in text
@@ -76,6 +81,26 @@ def test_the_file_is_for_its_owner_alone(tmp_path):
     path = tmp_path / "report.txt"
     write_report(path, FINDINGS, ENVIRON)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o644)
+    with path.open("rb") as opened:  # as somebody may have it who could read the earlier one
+        write_report(path, FINDINGS, {})
+        assert b"proxy.example" in opened.read()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "proxy.example" not in path.read_text("utf-8")
+
+
+def test_a_link_is_not_followed(tmp_path):
+    victim, link = tmp_path / "victim", tmp_path / "report.txt"
+    victim.write_text("kept")
+    for target in (victim, tmp_path / "nothing", tmp_path):
+        link.symlink_to(target)
+        with pytest.raises(ConfigError, match="it is a link, or no file"):
+            write_report(link, FINDINGS, ENVIRON)
+        link.unlink()
+    with pytest.raises(ConfigError, match="it is a link, or no file"):
+        write_report(tmp_path, FINDINGS, ENVIRON)
+    assert victim.read_text() == "kept"
+    assert [one.name for one in tmp_path.iterdir()] == ["victim"]
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path):
