@@ -1,17 +1,20 @@
-"""Time as a value: clocks that can be replaced in tests, absolute deadlines, and calls that have none of their own."""
+"""Time as a value: clocks that can be replaced in tests, absolute deadlines, the judge of silence, and calls that have
+no deadline of their own."""
 
 from __future__ import annotations
 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from itertools import takewhile
+from typing import Generic, Protocol, TypeVar
 
 _Result = TypeVar("_Result")
+_Name = TypeVar("_Name", bound=Hashable)
 
 
 class Clock(Protocol):
@@ -69,6 +72,52 @@ class Deadline:
     def expired(self, clock: Clock = SYSTEM_CLOCK) -> bool:
         """Whether the moment has come."""
         return clock.monotonic() >= self.at
+
+
+class LivenessTracker(Generic[_Name]):
+    """Judges which processes have been silent for how long. Pure: times are those of one monotonic clock, in seconds.
+
+    Only time in which this process could have heard something counts as silence. Of the time between two calls, which
+    come often, more than ``longest_gap`` does not count: this process was stopped meanwhile, and what was said then
+    still waits to be heard.
+    """
+
+    def __init__(self, longest_gap: float) -> None:
+        self.longest_gap = longest_gap
+        self._now: float | None = None
+        self._listened = 0.0
+        self._heard: dict[_Name, float] = {}  # at which second of listening; the longest silence stands first
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def __contains__(self, name: _Name) -> bool:
+        return name in self._heard
+
+    def heard(self, name: _Name, now: float) -> None:
+        """It has given a sign of life; from the first on it is expected to give more."""
+        self._advance(now)
+        self._heard.pop(name, None)
+        self._heard[name] = self._listened
+
+    def forget(self, name: _Name) -> None:
+        """Further signs are not expected of it."""
+        self._heard.pop(name, None)
+
+    def silence(self, name: _Name, now: float) -> float:
+        """For how long it has given none; KeyError when none are expected."""
+        self._advance(now)
+        return self._listened - self._heard[name]
+
+    def silent(self, limit: float, now: float) -> tuple[_Name, ...]:
+        """Those that have given none for ``limit`` seconds or longer, the longest silence first."""
+        self._advance(now)
+        return tuple(takewhile(lambda name: self._listened - self._heard[name] >= limit, self._heard))
+
+    def _advance(self, now: float) -> None:
+        if self._now is not None:
+            self._listened += min(now - self._now, self.longest_gap)
+        self._now = now
 
 
 def on_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:

@@ -10,14 +10,13 @@ ends the rows. No piece is read ahead: a writer waits when its reader is slow.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hmac
 import secrets
-import selectors
 import socket
 import struct
 
 from tfcollective.errors import ProtocolError
+from tfcollective.guarded_listener import BACKLOG, GuardedListener
 from tfcollective.job_keys import ROWS, derived_key
 
 MAX_PIECE_BYTES = 1 << 30
@@ -37,11 +36,10 @@ class RowWriter:
     """
 
     def __init__(self, job_key: bytes) -> None:
-        self._listener = socket.create_server((_LOOPBACK, 0), backlog=8)
+        self._listener = socket.create_server((_LOOPBACK, 0), backlog=BACKLOG)
         self.address = f"{_LOOPBACK}:{self._listener.getsockname()[1]}"
         self._key = derived_key(job_key, ROWS, self.address)
         self._reader: socket.socket | None = None
-        self._closed = False
 
     def __enter__(self) -> RowWriter:
         return self
@@ -50,34 +48,14 @@ class RowWriter:
         self.close()
 
     def accept(self) -> None:
-        """Waits for the reader. Others are sent away, and one that says nothing holds up no other. Raises OSError after
-        :meth:`close`."""
-        guests: set[_Guest] = set()
-        try:
-            with selectors.PollSelector() as selector:
-                selector.register(self._listener, selectors.EVENT_READ)
-                while self._reader is None:
-                    for key, _ in selector.select(_PROVE_S):
-                        if key.data is None:
-                            guest = _Guest(self._listener.accept()[0])
-                            guests.add(guest)
-                            selector.register(guest.connection, selectors.EVENT_READ, guest)
-                        elif key.data.has_answered():
-                            selector.unregister(key.fileobj)
-                            guests.discard(key.data)
-                            self._admit(key.data)
-                    if self._closed:
-                        raise OSError(errno.EBADF, "the source of rows has been closed")
-        finally:
-            for guest in guests:
+        """Waits for the reader. Others are sent away, however many come. Raises OSError after :meth:`close`."""
+        with contextlib.closing(GuardedListener(self._listener, _Guest, timeout=_PROVE_S).answering()) as answering:
+            for guest in answering:
+                if guest.proves(self._key):
+                    self._reader = guest.connection
+                    self._reader.setblocking(True)
+                    return
                 guest.connection.close()
-
-    def _admit(self, guest: _Guest) -> None:
-        if self._reader is not None or not guest.proves(self._key):
-            guest.connection.close()
-            return
-        self._reader = guest.connection
-        self._reader.setblocking(True)
 
     def send(self, piece: bytes | memoryview) -> None:
         """Sends a piece, and waits for the reader if it is slow. Raises OSError when the reader has gone, or after
@@ -96,7 +74,6 @@ class RowWriter:
 
     def close(self) -> None:
         """Ends what other threads do with it; may be called again."""
-        self._closed = True
         for one in (self._listener, self._reader):
             if one is not None:
                 with contextlib.suppress(OSError):  # its other end has gone first

@@ -3,64 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
-from itertools import takewhile
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.clock import SYSTEM_CLOCK, Clock, LivenessTracker
 from tfcollective.errors import TfCollectiveError
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
 
+__all__ = ["Heartbeat", "LivenessTracker"]
+
 _LOG = get_logger(__name__)
-_Name = TypeVar("_Name", bound=Hashable)
 _COORDINATOR = "coordinator"
-
-
-class LivenessTracker(Generic[_Name]):
-    """Judges which processes have been silent for how long. Pure: times are those of one monotonic clock, in seconds.
-
-    Only time in which this process could have heard something counts as silence. Of the time between two calls, which
-    come often, more than ``longest_gap`` does not count: this process was stopped meanwhile, and what was said then
-    still waits to be heard.
-    """
-
-    def __init__(self, longest_gap: float) -> None:
-        self.longest_gap = longest_gap
-        self._now: float | None = None
-        self._listened = 0.0
-        self._heard: dict[_Name, float] = {}  # at which second of listening; the longest silence stands first
-
-    def __len__(self) -> int:
-        return len(self._heard)
-
-    def __contains__(self, name: _Name) -> bool:
-        return name in self._heard
-
-    def heard(self, name: _Name, now: float) -> None:
-        """It has given a sign of life; from the first on it is expected to give more."""
-        self._advance(now)
-        self._heard.pop(name, None)
-        self._heard[name] = self._listened
-
-    def forget(self, name: _Name) -> None:
-        """Further signs are not expected of it."""
-        self._heard.pop(name, None)
-
-    def silence(self, name: _Name, now: float) -> float:
-        """For how long it has given none; KeyError when none are expected."""
-        self._advance(now)
-        return self._listened - self._heard[name]
-
-    def silent(self, limit: float, now: float) -> tuple[_Name, ...]:
-        """Those that have given none for ``limit`` seconds or longer, the longest silence first."""
-        self._advance(now)
-        return tuple(takewhile(lambda name: self._listened - self._heard[name] >= limit, self._heard))
-
-    def _advance(self, now: float) -> None:
-        if self._now is not None:
-            self._listened += min(now - self._now, self.longest_gap)
-        self._now = now
 
 
 class Heartbeat:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from tfcollective.errors import LaunchError
+from tfcollective.guarded_listener import BACKLOG, GuardedListener
 from tfcollective.log import get_logger
 
 _LOG = get_logger(__name__)
@@ -17,7 +18,8 @@ _CHUNK = 1 << 16
 
 class Relay:
     """A context manager: while it is open, each connection to a port of the loopback interface is paired with another
-    one. Only processes of this host (or pod) can connect, and what it leads to asks for a proof of the job key.
+    one. Only processes of this host (or pod) can connect, and what it leads to asks for a proof of the job key. Clients
+    speak first: a connection that says nothing leads nowhere, and is given up.
 
     Args:
         connect: opens the other connection, a socket; raises OSError or LaunchError.
@@ -26,7 +28,7 @@ class Relay:
 
     def __init__(self, connect: Callable[[], Any], port: int = 0) -> None:
         self._connect = connect
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
         self._lock = threading.Lock()
         self._open: set[Any] = set()
         self._closed = False
@@ -51,10 +53,15 @@ class Relay:
             _end(one)
 
     def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(near,), name="tfc-relay", daemon=True).start()
+        with suppress(OSError), closing(GuardedListener(self._listener, _Client).answering()) as speaking:
+            for client in speaking:
+                near = client.connection
+                near.setblocking(True)
+                try:
+                    threading.Thread(target=self._serve, args=(near,), name="tfc-relay", daemon=True).start()
+                except RuntimeError as error:  # there are too many threads
+                    _LOG.info("kubernetes: %s", error)
+                    near.close()
 
     def _serve(self, near: socket.socket) -> None:
         try:
@@ -77,6 +84,18 @@ class Relay:
             self._open -= {near, far}
         _end(near)
         _end(far)
+
+
+class _Client:
+    """A connection that has yet to say something."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        connection.setblocking(False)
+
+    def has_answered(self) -> bool:
+        """There is something to read, or its end."""
+        return True
 
 
 def _copy(source: Any, target: Any) -> None:

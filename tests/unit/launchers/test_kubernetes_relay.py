@@ -54,8 +54,22 @@ def test_a_connection_that_leads_nowhere_is_closed(error):
     def fails():
         raise error
 
-    with Relay(fails) as relay, connected(relay) as one:
+    with Relay(fails) as relay, connected(relay) as one, suppress(ConnectionError):
+        one.sendall(b"x")
         assert one.recv(10) == b""
+
+
+def test_connections_that_say_nothing_lead_nowhere_and_hold_up_no_other(echo):
+    opened = []
+
+    def connect():
+        opened.append(socket.create_connection(echo))
+        return opened[-1]
+
+    with Relay(connect) as relay, connected(relay), connected(relay), connected(relay) as one:
+        one.sendall(b"x")
+        assert one.recv(10) == b"x"
+        assert len(opened) == 1
 
 
 def test_its_end_ends_all_connections(echo):
