@@ -22,6 +22,7 @@ from tfcollective.errors import (
 )
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective.private_directory import write_private
+from tfcollective.tracebacks import cause_line, folded_traceback
 
 # Errors that another rank's failure brings about, by class name, as a record must not need TensorFlow to be judged: its
 # AbortedError stands for ABORTED and PEER_LOST, its UnavailableError for a server of another task.
@@ -43,6 +44,7 @@ _MAX_RECORD_BYTES = 1 << 20
 # A character may need 12 bytes of JSON, so both together fit into a record.
 _MAX_TRACEBACK = 1 << 16
 _MAX_MESSAGE = 1 << 13
+_MAX_CAUSE = 500
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class ExceptionRecord:
         type: the class name of the exception.
         message: its text.
         traceback: the formatted traceback.
+        cause: the line of its text that says what was wrong.
+        folded: the traceback without the frames of frameworks.
         time: when it was raised to the top, in seconds on the monotonic clock of its host.
         consequence: whether another rank's failure brought it about.
         permanent: whether it comes again however often the program is started.
@@ -70,6 +74,14 @@ class ExceptionRecord:
     blames: int | None = None
     interrupt: bool = False
     final: bool = True
+    cause: str = ""
+    folded: str = ""
+
+    @property
+    def in_short(self) -> str:
+        """In a line: the class and what was wrong."""
+        cause = self.cause or self.message.partition("\n")[0]
+        return f"{self.type}: {cause}" if cause else self.type
 
 
 # A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
@@ -95,6 +107,7 @@ class ExitRecord:
         exception: what it said itself, if it did.
         leaving: whether it was to leave, as when its node is to be taken away: what it did on its way out costs the job
             this task alone.
+        hint: what may explain the end, for people; empty otherwise.
         seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
     """
 
@@ -111,6 +124,7 @@ class ExitRecord:
     exception: ExceptionRecord | None = None
     seen: float = 0.0
     leaving: bool = False
+    hint: str = ""
 
     @property
     def failed(self) -> bool:
@@ -283,9 +297,10 @@ def describe_exception(
 ) -> ExceptionRecord:
     """The record of ``error``; ``consequence`` says that the caller knows it to be one, whatever its type, ``blames``
     of which rank's end; where that is None, the error's own word counts. ``final``: see :class:`ExceptionRecord`."""
+    kind, message = type(error).__name__, message_of(error)
     return ExceptionRecord(
-        type=type(error).__name__,
-        message=_shortened(message_of(error), _MAX_MESSAGE),
+        type=kind,
+        message=_shortened(message, _MAX_MESSAGE),
         traceback=_shortened(_traceback_of(error), _MAX_TRACEBACK),
         time=now,
         consequence=consequence or is_consequence(error),
@@ -293,6 +308,8 @@ def describe_exception(
         blames=_named_peer(error) if blames is None else blames,
         interrupt=isinstance(error, KeyboardInterrupt),
         final=final,
+        cause=cause_line(kind, message)[:_MAX_CAUSE],
+        folded=_folded(error),
     )
 
 
@@ -310,6 +327,13 @@ def _traceback_of(error: BaseException) -> str:
         return "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception as problem:  # noqa: BLE001  # of the exception's own code, too
         return f"{type(error).__name__} (its traceback cannot be made: {type(problem).__name__})"
+
+
+def _folded(error: BaseException) -> str:
+    try:
+        return folded_traceback(error)
+    except Exception:  # noqa: BLE001  # then the whole one is shown, or the reason why there is none
+        return ""
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -26,6 +26,16 @@ _TAIL_LINE_BYTES = 2000
 _LATE_S = 0.05
 _DRAIN_S = 0.25  # a descendant may hold the pipe open
 _BLOCKED_S = 0.5
+# What TensorFlow says of the machine when it starts, and again of each error that it raises.
+_NOISE = re.compile(
+    rb"All log messages before absl::InitializeLog\(\) is called|oneDNN custom operations are on|cpu_feature_guard\.cc"
+    rb"|^To enable the following instructions: .*rebuild TensorFlow|Could not find cuda drivers|cudart_stub\.cc"
+    rb"|Unable to register cu\w+ factory|computation_placer already registered|TF-TRT Warning: Could not find TensorRT"
+    rb"|failed call to cuInit|cuda_diagnostics\.cc|Cannot dlopen some GPU libraries|^Skipping registering GPU devices"
+    rb"|dso_loader\.cc.*(?:Could not load|Successfully opened) dynamic library|MLIR V1 optimization pass is not enabled"
+    rb"|NUMA node read from SysFS had negative value|Local rendezvous is aborting with status: "
+    rb"|^\s+\[\[\{\{"
+)
 # A carriage return at the end of what has come so far is no end yet: the line feed of a pair may follow.
 _PIECE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
@@ -58,15 +68,16 @@ class LineSplitter:
 
 
 class Tail:
-    """The last lines of a stream. May be read while another thread adds to it."""
+    """The last lines of a stream that say something. May be read while another thread adds to it."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
 
     def add(self, piece: bytes) -> None:
-        """Remembers a piece; states of a progress bar (they end in a carriage return) are left out."""
+        """Remembers a piece; states of a progress bar (they end in a carriage return) are left out, and so is what
+        TensorFlow says when it starts."""
         line = piece.rstrip(b"\r\n")
-        if line and not piece.endswith(b"\r"):
+        if line and not piece.endswith(b"\r") and not _NOISE.search(line):
             self._lines.append(line[-_TAIL_LINE_BYTES:])
 
     def lines(self) -> tuple[str, ...]:

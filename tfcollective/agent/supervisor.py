@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +20,7 @@ from tfcollective.agent.reporter import Reporter
 from tfcollective.agent.spare import Spare
 from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.errors import ConfigError
-from tfcollective.exit_codes import ExitCode
+from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.failures import (
     NOT_STARTED,
     ExceptionRecord,
@@ -30,6 +30,7 @@ from tfcollective.failures import (
     read_exception,
 )
 from tfcollective.log import get_logger
+from tfcollective.machine.control_groups import MemoryKills, memory_kills
 from tfcollective.processes import describe_status, signal_group, spawn, state_of
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
@@ -38,6 +39,7 @@ from tfcollective.timing import TIMING, Timing
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
+_KILLED = SIGNAL_BASE + signal.SIGKILL  # what a shell returns for a program that SIGKILL has ended
 _HIDDEN = 1  # the exit code that counts where that of a command says nothing of the program in it
 _OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
@@ -69,7 +71,10 @@ class Supervisor:
         reporter: Reporter,
         limits: Timing | None = None,
         clock: Clock = SYSTEM_CLOCK,
+        killed_for_memory: Callable[[], MemoryKills | None] = memory_kills,
     ) -> None:
+        self._killed_for_memory = killed_for_memory
+        self._memory_kills = killed_for_memory()
         self._config = config
         self._environ = environ
         self._node = node
@@ -369,7 +374,20 @@ class Supervisor:
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
                 leaving=self.leaving or worker.leaves,
+                hint=self._hint_at_memory(worker) if number == signal.SIGKILL or code == _KILLED else "",
             )
+        )
+
+    def _hint_at_memory(self, worker: _Worker) -> str:
+        """Of a process that ended by a SIGKILL: whether the kernel may have sent it."""
+        before, now = self._memory_kills, self._killed_for_memory()
+        self._memory_kills = now
+        ours = self._signalled_at is not None or bool(worker.kill_reason)
+        if ours or before is None or now is None or now.count <= before.count:
+            return ""
+        return (
+            f"the kernel has killed a process of this {now.where} for lack of memory meanwhile: try a smaller batch, "
+            "fewer ranks on the host, or more memory"
         )
 
     def _record_start_failure(self, config: WorkerPlan, text: str, code: int, error: ConfigError | None = None) -> None:

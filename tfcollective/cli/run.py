@@ -23,7 +23,7 @@ from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.launcher import find_launcher, known_launchers
 from tfcollective.launch.outcome.report import exit_code, render, warning
 from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.settings import Settings
+from tfcollective.settings import Settings, environ_snapshot
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Modules of extras, without which a launcher starts nothing.
@@ -97,10 +97,16 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
         outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
     # Scripts written for Horovod need not call tfcollective.
-    for text in (render(outcome), warning(outcome) if spec.engine == "native" else None):
+    for text in (render(outcome, _in_red), warning(outcome) if spec.engine == "native" else None):
         if text:
             log.say(text)
     return exit_code(outcome)
+
+
+def _in_red(text: str) -> str:
+    """The same in red where a terminal shows it, unless ``NO_COLOR`` asks for none."""
+    shown = sys.stderr.isatty() and not environ_snapshot().get("NO_COLOR")
+    return click.style(text, fg="red", bold=True) if shown else text
 
 
 def _resolved(launcher: str | None, command: Sequence[str], module: str | None) -> tuple[str, ...]:

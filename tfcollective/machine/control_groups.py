@@ -19,6 +19,15 @@ class MemoryLimit:
     used: int
 
 
+@dataclass(frozen=True)
+class MemoryKills:
+    """How many processes the kernel has killed for lack of memory, and `where`, for people: in the control group, or on
+    the whole host, which runs other programs, too."""
+
+    where: str
+    count: int
+
+
 def quota_cores(proc: Path) -> int | None:
     """The cores, rounded up, that the control groups of a process allow: the tightest of its own group and all groups
     above it, of version 1 and 2. None: no limit, or the kernel does not say.
@@ -34,6 +43,19 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit | None:
     """The group with the least memory left, of those that :func:`quota_cores` looks at. None: no limit."""
     found = [limit for v2, folder in _groups(proc, "memory") if (limit := _memory(folder, v2)) is not None]
     return min(found, key=lambda one: one.limit - one.used, default=None)
+
+
+def memory_kills(proc: Path = PROC) -> MemoryKills | None:
+    """What the kernel counts for the process's own group, or where it has none for the host. None: the kernel does not
+    say."""
+    counters = [folder / ("memory.events" if v2 else "memory.oom_control") for v2, folder in _groups(proc, "memory")]
+    places = [("control group", counter) for counter in counters[:1]] + [("host", proc.parent / "vmstat")]
+    for where, counter in places:
+        for line in _lines(counter):
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                return MemoryKills(where, int(count))
+    return None
 
 
 def _groups(proc: Path, controller: str) -> Iterator[tuple[bool, Path]]:

@@ -14,21 +14,17 @@ from tfcollective.errors import CollectiveError
 from tfcollective.failures import is_consequence, is_permanent, message_of, write_exception
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot, variable
+from tfcollective.tracebacks import cause_line
 
 _LOG = get_logger(__name__)
 _MAX_CAUSE = 500
-_GRAPH_ERROR = "Graph execution error"
-_GRAPH_NOISE = (_GRAPH_ERROR, "Detected at node", "File ", "[[", "Executing non-communication op")
 
 
 def describe_cause(error: BaseException) -> str:
-    """The text that the other ranks show: class and first line of the message (of an error in a TensorFlow graph the
-    line that says something, which stands behind the places in the program)."""
-    lines = [line.strip() for line in message_of(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith(_GRAPH_ERROR):
-        lines = [line for line in lines if not line.startswith(_GRAPH_NOISE)][-1:]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return text[:_MAX_CAUSE]
+    """The text that the other ranks show: the class, and the line of the message that says what was wrong."""
+    kind = type(error).__name__
+    line = cause_line(kind, message_of(error))
+    return (f"{kind}: {line}" if line else kind)[:_MAX_CAUSE]
 
 
 def came_through_collective(error: BaseException) -> bool:

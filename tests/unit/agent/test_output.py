@@ -60,6 +60,24 @@ def test_the_tail_keeps_the_last_lines_and_no_progress():
     assert tail.lines()[-2:] == ("line 29", "�")
 
 
+def test_the_tail_leaves_out_what_tensorflow_says_when_it_starts():
+    noise = (
+        "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
+        "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on. You may see slightly different results",
+        "2026-11-27 19:15:23.7: I tensorflow/core/platform/cpu_feature_guard.cc:182] This TensorFlow binary is",
+        "To enable the following instructions: AVX2, in other operations, rebuild TensorFlow with the right flags.",
+        "E0000 00:00:1.5 7 cuda_fft.cc:477] Unable to register cuFFT factory: Attempting to register factory",
+        "2024-01-01: W tensorflow/compiler/tf2tensorrt/utils/py_utils.cc:38] TF-TRT Warning: Could not find TensorRT",
+        "W0000 00:00:1.5 7 local_rendezvous.cc:404] Local rendezvous is aborting with status: INVALID_ARGUMENT: Bad",
+        "\t [[{{node MatMul}}]]",
+    )
+    words = ("W0000 00:00:1.5 7 alloc.cc:1] Allocation exceeds 10% of free system memory.", "To enable it, rebuild")
+    tail = Tail()
+    for line in (*noise, *words):
+        tail.add(f"{line}\n".encode())
+    assert tail.lines() == words
+
+
 def pump(data, *, prefix=b"[0]<stdout>: ", copy=None, tail=None):
     source, feed = os.pipe()
     shown, console = os.pipe()

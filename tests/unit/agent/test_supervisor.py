@@ -16,6 +16,7 @@ from tfcollective.agent.policy import StopCause
 from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.failures import NOT_STARTED, first_cause
+from tfcollective.machine.control_groups import MemoryKills
 from tfcollective.processes import state_of
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import Timing
@@ -41,14 +42,14 @@ class Reports:
         self.notices.append(([str(task) for task in tasks], why))
 
 
-def supervise(tmp_path, clock, *programs, **options):
+def supervise(tmp_path, clock, *programs, killed_for_memory=lambda: None, **options):
     workers = tuple(
         WorkerPlan(TaskKey.parse(f"worker:{rank}"), rank, (sys.executable, "-c", program), {})
         for rank, program in enumerate(programs)
     )
     config = AgentConfig("job", workers, str(tmp_path), log_dir=str(tmp_path / "logs"), **options)
     reports = Reports()
-    supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock, killed_for_memory)
     supervisor.start()
     return supervisor, reports
 
@@ -177,6 +178,18 @@ def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, 
     assert (record.exception is not None) == failed
     if failed:
         assert record.how == "exited with code 0 although an exception had ended its program"
+
+
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(("counts", "hinted"), [((3, 4), True), ((3, 3), False), ((None, 4), False)])
+def test_a_process_that_the_kernel_may_have_killed_for_lack_of_memory_has_a_hint(tmp_path, clock, counts, hinted):
+    kills = [None if count is None else MemoryKills("host", count) for count in counts]
+    supervisor, reports = supervise(tmp_path, clock, KILLED, killed_for_memory=lambda: kills.pop(0))
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[0].signal == signal.SIGKILL
+    assert reports.ended[0].hint.startswith("the kernel has killed a process of this host for lack of memory") == hinted
 
 
 SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)

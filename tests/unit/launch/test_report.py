@@ -50,15 +50,44 @@ def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
     cause = record(1, 1.0, number=signal.SIGTERM, stopped=True, exception=exception())
     consequence = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))
     bad = outcome(consequence, cause)
+    killed = "was killed by SIGTERM before its process had ended"
+    assert headline(bad) == f"rank 1 (worker:1, pid 41) failed, and {killed} (ValueError: text)"
     assert exit_code(bad) == 1
     assert render(bad).splitlines() == [
-        "the job failed: rank 1 (worker:1, pid 41) failed, and was killed by SIGTERM before its process had ended",
+        f"the job failed: {headline(bad)}",
         "  its traceback:",
         "    Traceback (most recent call last):",
         "      in f",
         "    ValueError: text",
         "  then rank 0 (worker:0, pid 40) exited with code 1 (CollectiveAbortedError: text)",
     ]
+
+
+def test_a_report_is_one_screen_also_where_many_ranks_end():
+    said = replace(exception(), cause="x" * 400, folded="\n".join(["File a"] * 3 + ["ValueError: text"]))
+    lost = replace(exception("PeerLostError", consequence=True), cause="y" * 400)
+    cause = record(0, 1.0, exception=said, tail=[f"line {number}" for number in range(20)])
+    others = [replace(record(rank, 2.0, number=15, exception=lost), seen=float(rank)) for rank in range(1, 65)]
+    lines = render(outcome(cause, *others)).splitlines()
+    assert lines[0] == f"the job failed: rank 0 (worker:0, pid 40) exited with code 1 (ValueError: {'x' * 288} ...)"
+    assert lines[1:7] == ["  the last lines of its stderr:", *(f"    line {number}" for number in range(15, 20))]
+    assert lines[7:12] == ["  its traceback:", *["    File a"] * 3, "    ValueError: text"]
+    assert lines[12] == f"  then rank 1 (worker:1, pid 41) was stopped (PeerLostError: {'y' * 85} ...)"
+    assert lines[-1] == "  then 56 more ranks ended, too"
+    assert len(lines) == 21
+
+
+def test_only_the_line_of_the_first_cause_is_emphasised():
+    bad = outcome(replace(record(1, 1.0, number=9), hint="memory"), record(0, 2.0), earlier=("text",))
+    assert render(bad, lambda text: f"<{text}>").splitlines() == [
+        "the job was started again once:",
+        "  1. because text",
+        "<the job failed: rank 1 (worker:1, pid 41) was killed by SIGKILL>",
+        "  hint: memory",
+        "  then rank 0 (worker:0, pid 40) exited with code 1",
+    ]
+    lost = outcome(agent_failure="the agent was killed")
+    assert render(lost, lambda text: f"<{text}>") == "<the agent was killed>"
 
 
 @pytest.mark.parametrize(
@@ -80,12 +109,12 @@ def test_a_rank_that_left_while_others_needed_it_stands_on_top(left, how):
         f"the job failed: {headline(bad)}",
         "  the last lines of its stderr:",
         "    no data",
-        "  then rank 0 (worker:0, pid 40) exited with code 1",
+        "  then rank 0 (worker:0, pid 40) exited with code 1 (PeerLostError: text)",
         "  its traceback:",
         "    Traceback (most recent call last):",
         "      in f",
         "    PeerLostError: text",
-        "  then rank 2 (worker:2, pid 42) exited with code 1 (PeerLostError: text)",
+        "  then rank 2 (worker:2, pid 42) ended because of that",
     ]
 
 
@@ -93,7 +122,7 @@ def test_a_traceback_is_shown_once():
     tail = ("before", "Traceback (most recent call last):", "  in hook", "  in f", "ValueError: text", "after")
     lines = render(outcome(record(0, 1.0, code=3, exception=exception(), tail=tail))).splitlines()
     assert lines == [
-        "the job failed: rank 0 (worker:0, pid 40) exited with code 3",
+        "the job failed: rank 0 (worker:0, pid 40) exited with code 3 (ValueError: text)",
         "  the last lines of its stderr:",
         "    before",
         "    after",
@@ -162,7 +191,7 @@ def test_a_host_that_ends_late_does_not_take_the_place_of_the_rank_that_failed()
     bad = outcome(cause, agent_failure=LATE, agent_failed_at=126.0, host_lost=True)
     assert (exit_code(bad), headline(bad)) == (3, "rank 3 (worker:3, pid 43) exited with code 3 (ImportError: text)")
     lines = render(bad).splitlines()
-    assert lines[0] == "the job failed: rank 3 (worker:3, pid 43) exited with code 3"
+    assert lines[0] == "the job failed: rank 3 (worker:3, pid 43) exited with code 3 (ImportError: text)"
     assert lines[-1] == f"  then {LATE}"
 
 

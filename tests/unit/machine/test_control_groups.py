@@ -2,7 +2,7 @@
 
 import pytest
 
-from tfcollective.machine.control_groups import MemoryLimit, memory_limit, quota_cores
+from tfcollective.machine.control_groups import MemoryKills, MemoryLimit, memory_kills, memory_limit, quota_cores
 from tfcollective.machine.cores import available_cores
 
 
@@ -79,3 +79,25 @@ def test_memory_of_version_1(tmp_path, limit, expected):
     (tmp_path / "memory.limit_in_bytes").write_text(limit)
     (tmp_path / "memory.usage_in_bytes").write_text("96")
     assert memory_limit(tmp_path) == expected
+
+
+def test_what_the_kernel_has_killed_for_lack_of_memory(tmp_path):
+    proc = tmp_path / "self"
+    proc.mkdir()
+    assert memory_kills(proc) is None
+    (tmp_path / "vmstat").write_text("pgfault 1\noom_kill 7\n")
+    assert memory_kills(proc) == MemoryKills("host", 7)
+    (proc / "mountinfo").write_text(mounted(tmp_path, "cgroup2"))
+    (proc / "cgroup").write_text("0::/job\n")
+    (tmp_path / "job").mkdir()
+    assert memory_kills(proc) == MemoryKills("host", 7)  # the controller is not there
+    (tmp_path / "job" / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    assert memory_kills(proc) == MemoryKills("control group", 2)
+
+
+def test_what_the_kernel_has_killed_in_a_group_of_version_1(tmp_path):
+    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup", controllers="rw,memory"))
+    (tmp_path / "cgroup").write_text("5:memory:/job\n")
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+    assert memory_kills(tmp_path) == MemoryKills("control group", 4)

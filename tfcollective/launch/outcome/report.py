@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tfcollective.control.state import WorldChange
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
@@ -11,6 +11,11 @@ from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
 from tfcollective.tasks import NO_RANK
 
 _TRACEBACK = "Traceback (most recent call last):"
+# The report is to fit on one screen: what it leaves out is in the output above it, and in the files of --log-dir.
+_MOST_OTHERS = 8
+_MOST_SAID = 100
+_MOST_HEADLINE = 300
+_TAIL_BESIDE_TRACEBACK = 5
 
 
 def exit_code(outcome: JobOutcome) -> int:
@@ -31,9 +36,10 @@ def exit_code(outcome: JobOutcome) -> int:
     return ExitCode.OK
 
 
-def render(outcome: JobOutcome) -> str:
-    """The report: empty when there is nothing to tell."""
-    return "\n".join(_lines(outcome))
+def render(outcome: JobOutcome, emphasise: Callable[[str], str] = str) -> str:
+    """The report: empty when there is nothing to tell. ``emphasise`` is called with the line that names the first cause
+    of a failure, for a terminal that shows it in colour."""
+    return "\n".join(_lines(outcome, emphasise))
 
 
 def warning(outcome: JobOutcome) -> str | None:
@@ -51,20 +57,24 @@ def headline(outcome: JobOutcome) -> str:
     if cause is None:
         return " ".join(str(outcome.agent_failure or outcome.start_failure or "no reason is known").split())
     left = first_to_leave(outcome.exits)
-    return f"{_who(cause, outcome.places)} {_how(cause)}" if left is None else _early_end(left, outcome.places)
+    return (
+        f"{_who(cause, outcome.places)} {_end(cause, _MOST_HEADLINE)}"
+        if left is None
+        else _early_end(left, outcome.places)
+    )
 
 
-def _lines(outcome: JobOutcome) -> Iterator[str]:
+def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
     yield from _restart_lines(outcome)
     if outcome.stopped_by is not None:
         yield f"stopped by {signal_name(outcome.stopped_by)}"
         return
     host_is_cause = outcome.agent_failure is not None and outcome.cause is None
     if host_is_cause:
-        yield str(outcome.agent_failure)
+        yield emphasise(str(outcome.agent_failure))
     if outcome.start_failure is not None:
-        yield str(outcome.start_failure)
-    yield from _failure_lines(outcome)
+        yield emphasise(str(outcome.start_failure))
+    yield from _failure_lines(outcome, emphasise)
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"
     yield from (
@@ -186,21 +196,26 @@ def _describe_progress(info: Mapping[str, object], rate: float) -> str:
     return ", ".join(words)
 
 
-def _failure_lines(outcome: JobOutcome) -> Iterator[str]:
-    """The first cause with all that it said, then the other failures, a line each."""
+def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
+    """The first cause with what it said, then the other failures, a line each."""
     first = first_cause(outcome.exits)
     if first is None:
         return
     of_host = outcome.agent_failure is not None and outcome.cause is None  # which stands above
-    begin, left = "  then" if of_host else "the job failed:", first_to_leave(outcome.exits)
-    if left is not None:
-        yield f"{begin} {_early_end(left, outcome.places)}"
-        yield from _stderr_lines(left)
-        begin = "  then"
-    yield f"{begin} {_who(first, outcome.places)} {first.how}"
-    yield from _stderr_lines(first)
+    left = first_to_leave(outcome.exits)
+    causes = [] if left is None else [(left, _early_end(left, outcome.places))]
+    causes.append((first, f"{_who(first, outcome.places)} {_end(first, _MOST_HEADLINE)}"))
+    for number, (record, text) in enumerate(causes):
+        yield f"  then {text}" if of_host or number else emphasise(f"the job failed: {text}")
+        if record.hint:
+            yield f"  hint: {record.hint}"
+        yield from _stderr_lines(record)
     others = [record for record in in_order_of_arrival(outcome.exits) if record not in (first, left)]
-    yield from (f"  then {_who(record, outcome.places)} {_how(record)}" for record in others)
+    blamed = {record.rank for record, _ in causes}
+    for record in others[:_MOST_OTHERS]:
+        yield f"  then {_who(record, outcome.places)} {_how(record, blamed)}"
+    if len(others) > _MOST_OTHERS:
+        yield f"  then {len(others) - _MOST_OTHERS} more ranks ended, too"
 
 
 def _early_end(record: ExitRecord, places: Mapping[str, str]) -> str:
@@ -209,14 +224,16 @@ def _early_end(record: ExitRecord, places: Mapping[str, str]) -> str:
 
 
 def _stderr_lines(record: ExitRecord) -> Iterator[str]:
-    traceback = () if record.exception is None else tuple(record.exception.traceback.rstrip().splitlines())
+    said = record.exception
+    traceback = () if said is None else tuple(said.traceback.rstrip().splitlines())
     tail = _without_traceback(record.stderr_tail, traceback)
+    tail = tail[-_TAIL_BESIDE_TRACEBACK:] if traceback else tail
     if tail:
         yield "  the last lines of its stderr:"
         yield from (f"    {line}" for line in tail)
-    if traceback:
+    if said is not None and traceback:
         yield "  its traceback:"
-        yield from (f"    {line}" for line in traceback)
+        yield from (f"    {line}" for line in (said.folded.splitlines() or traceback))
 
 
 def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tuple[str, ...]:
@@ -238,10 +255,19 @@ def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
     return f"rank {record.rank} ({record.task}, pid {record.pid}{place})"
 
 
-def _how(record: ExitRecord) -> str:
+def _how(record: ExitRecord, blamed: Collection[int] = ()) -> str:
+    """How it ended, in a line; ``blamed``: the ranks that the report begins with."""
+    if record.blames in blamed:
+        return "ended because of that"
     if record.stopped and not record.raised:
         return "was stopped"
+    return _end(record, _MOST_SAID)
+
+
+def _end(record: ExitRecord, most: int) -> str:
+    """How it ended, and what exception it raised in at most so many characters."""
     if record.exception is None:
         return record.how
-    first_line = record.exception.message.partition("\n")[0]
-    return f"{record.how} ({record.exception.type}: {first_line})"
+    how = "was stopped" if record.consequence and record.signal is not None else record.how
+    said = record.exception.in_short
+    return f"{how} ({said if len(said) <= most else f'{said[:most]} ...'})"
