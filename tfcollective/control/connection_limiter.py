@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
+from contextlib import suppress
 from typing import Protocol
 
 from tfcollective.clock import SYSTEM_CLOCK, Clock
@@ -14,6 +15,14 @@ class Connection(Hashable, Protocol):
     """What the limiter needs of a connection; ``transport`` is None before it is open and after its end."""
 
     transport: asyncio.Transport | None
+
+
+def abort(transport: asyncio.Transport | None) -> None:
+    """Ends a connection at once; nothing if it has ended. A TLS transport that has ended, and has yet to say so, raises
+    AttributeError in Python 3.11.0 to 3.11.3."""
+    if transport is not None:
+        with suppress(AttributeError):
+            transport.abort()
 
 
 class UnauthenticatedConnectionLimiter:
@@ -69,8 +78,7 @@ class UnauthenticatedConnectionLimiter:
         """Ends the connections whose time is over."""
         now = self._looked = self._clock.monotonic()
         for connection in self._unauthenticated.overdue(now):
-            if connection.transport is not None:
-                connection.transport.abort()
+            abort(connection.transport)
 
     def _look_later(self) -> None:
         self._next_look = asyncio.get_running_loop().call_later(self._look_every, self._look_again)

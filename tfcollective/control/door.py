@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfcollective.control.auth import ConnectionProof
+from tfcollective.control.connection_limiter import abort
 from tfcollective.timing import TIMING
 
 _TLS_HANDSHAKE = b"\x16"
@@ -107,7 +108,7 @@ class Door(asyncio.Protocol):
             self._peek = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
         except OSError as error:
             self._on_failure(f"cannot look at a connection: {error}")
-            self.transport.abort()
+            abort(self.transport)
             return
         asyncio.get_running_loop().add_reader(self._peek.fileno(), self._first_byte)
 

@@ -16,7 +16,7 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock
 from tfcollective.codec import encode
 from tfcollective.control import blobs
 from tfcollective.control.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
-from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter
+from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter, abort
 from tfcollective.control.door import Door
 from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
@@ -250,8 +250,7 @@ class CoordinatorServer:
             self._http.pre_shutdown()
             await self._http.shutdown(TIMING.last_requests)
         for door in list(self._doors.values()):  # those that HTTP has not begun to serve
-            if door.transport is not None:
-                door.transport.abort()
+            abort(door.transport)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
