@@ -43,10 +43,7 @@ class Library:
         try:
             self._dll = ctypes.CDLL(str(path))
         except OSError as error:
-            raise errors.ConfigError(
-                f"cannot load the native library {path}: {error}. "
-                "Reinstall tfcollective; in a source checkout build it first (make develop)."
-            ) from error
+            raise errors.ConfigError(_why_not_loaded(path, error)) from error
         self._check_version()
         self._functions: dict[str, Any] = {}
         for name, (result, arguments) in abi.FUNCTIONS.items():
@@ -97,6 +94,16 @@ class Library:
         """The library's version, as text."""
         text: bytes = self._functions["tfc_version"]()
         return text.decode("utf-8")
+
+
+def _why_not_loaded(path: Path, error: OSError) -> str:
+    tree = path.parents[2] if len(path.parents) > 2 else path
+    if path == default_path() and not path.exists() and (tree / "CMakeLists.txt").exists():
+        return (
+            f"you are in tfcollective's source tree ({tree}), which is not built and hides the installed package: run "
+            "this in another directory, with a script that is not in the tree; or build the tree (make develop)"
+        )
+    return f"cannot load the native library {path}: {error}. Reinstall tfcollective."
 
 
 def default_path() -> Path:

@@ -38,7 +38,9 @@ _REPORT = "tfcollective: the job failed"
 # TensorFlow runs in processes of its own: it is slow to import, and a library that does not fit it may crash. They are
 # two, since the op of one alone has ended before TensorFlow waits for it; and they see no GPU, which each would want to
 # have for itself.
-_OPS_PROGRAM = "import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [2.0]"
+# Looks into the working directory last, as processes.program_of: a source tree there would hide the installed package.
+_OPS_PROGRAM = """import sys; sys.path.append(sys.path.pop(0))
+import tfcollective.tensorflow as t; t.init(); assert t.allreduce([1.0], op=t.Sum).numpy() == [2.0]"""
 
 
 def _hidden(one: GroupedOption) -> GroupedOption:
