@@ -1,4 +1,4 @@
-"""Signs of life: the judge of their absence, and the thread that gives them."""
+"""Signs of life: the thread that gives them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from tfcollective.clock import SYSTEM_CLOCK, Clock, LivenessTracker
 from tfcollective.errors import TfCollectiveError
 from tfcollective.log import get_logger
 from tfcollective.timing import TIMING
-
-__all__ = ["Heartbeat", "LivenessTracker"]
 
 _LOG = get_logger(__name__)
 _COORDINATOR = "coordinator"

@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
+from tfcollective.clock import SYSTEM_CLOCK, Clock, LivenessTracker
 from tfcollective.codec import decode, encode
 from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.messages import Beat
 from tfcollective.control.protocol import MAX_BODY_BYTES
 from tfcollective.errors import ConfigError, CoordinatorError

@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tfcollective.clock import Clock
+from tfcollective.clock import Clock, LivenessTracker
 from tfcollective.codec import decode, encode
 from tfcollective.control import messages
 from tfcollective.control.job_state import Forsake, JobState, JobView, Resume
 from tfcollective.control.journal import Journal
-from tfcollective.control.liveness import LivenessTracker
 from tfcollective.control.output_log import OutputLog, OutputPage
 from tfcollective.control.protocol import end_key, node_name
 from tfcollective.control.rounds import NO_LIMIT, JoinRequest

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from tfcollective.control.liveness import LivenessTracker
+from tfcollective.clock import LivenessTracker
 from tfcollective.control.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
 from tfcollective.errors import ConfigError
 from tfcollective.failures import ExitRecord, first_cause

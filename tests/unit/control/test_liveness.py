@@ -10,7 +10,8 @@ from launching import until
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective.control.liveness import Heartbeat, LivenessTracker
+from tfcollective.clock import LivenessTracker
+from tfcollective.control.liveness import Heartbeat
 from tfcollective.errors import CoordinatorError
 
 
