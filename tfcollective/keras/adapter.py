@@ -13,6 +13,8 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
 * What makes copies of models and of optimizers that wrap others: see ``tfcollective.keras.copies``.
 * ``Model.fit``: with an ``Elastic`` among the callbacks it is called again when ranks come and go: see
   ``tfcollective.keras.elastic_fit``.
+* ``Model.evaluate``: with a ``MetricAverageCallback`` among the callbacks it returns the metrics of all ranks. Keras
+  gives callbacks a copy of what it returns.
 * Keras 3's ``optimizer.variables``: the list may be called, as in Keras 2 and in scripts written for Horovod. A
   ``DistributedGradientTape`` sees to it, too.
 * Keras 3's optimizers have ``lr``, as those of Keras 2: TensorFlow's variable that holds the learning rate, as
@@ -36,6 +38,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.keras import copies, new_buffers
 from tfcollective.keras.elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
+from tfcollective.keras.synchronisation import MetricAverageCallback
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.variables import let_variables_be_called
@@ -60,6 +63,7 @@ def install(keras: Any) -> None:
     _wrap(keras.Model, "compile", "jit_compile", _compile)
     _wrap(keras.Model, "make_train_function", "force", _make_train_function)
     copies.replace_method(keras.Model, "fit", _fit, "initial_epoch")
+    copies.replace_method(keras.Model, "evaluate", _evaluate, "return_dict")
     copies.install(keras)
     let_variables_be_called()
     _add_lr(keras.optimizers.Optimizer)
@@ -148,6 +152,29 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     bound.apply_defaults()
     _, *names = bound.arguments
     return fit_elastically(original, model, {name: bound.arguments[name] for name in names}, options)
+
+
+def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    given = bound.arguments.get("callbacks")
+    if isinstance(given, tf.keras.callbacks.CallbackList):  # that of fit
+        return original(model, *args, **kwargs)
+    average = next((one for one in tf.nest.flatten(given) if isinstance(one, MetricAverageCallback)), None)
+    if average is None:
+        return original(model, *args, **kwargs)
+    as_dictionary = bound.arguments.get("return_dict", False)
+    bound.arguments["return_dict"] = True
+    logs = original(*bound.args, **bound.kwargs)
+    average.replace(logs, "evaluate")
+    return logs if as_dictionary else _in_order(model, logs)
+
+
+def _in_order(model: Any, logs: dict[str, Any]) -> Any:
+    """What ``evaluate`` returns where it does not return the dictionary."""
+    if hasattr(model, "_flatten_metrics_in_order"):  # Keras 3
+        return model._flatten_metrics_in_order(logs)
+    values = [logs[name] for name in model.metrics_names if name in logs]
+    return values[0] if len(values) == 1 else values
 
 
 def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:

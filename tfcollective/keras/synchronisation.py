@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective import runtime
-from tfcollective.communicator import Average
 from tfcollective.errors import UnsupportedError
 from tfcollective.keras.accumulation import accumulators
+from tfcollective.keras.metric_sums import CountedMetrics, LogOfAllRanks
 from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
 from tfcollective.keras.progress import FitProgress
 from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import LocalVariables, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
-from tfcollective.tensorflow.names import without_numbers
 from tfcollective.tensorflow.objects import allgather_object
 from tfcollective.tensorflow.variables import broadcast_variables
 
@@ -132,9 +130,14 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """Averages the metrics of an epoch over all ranks, in place: put it before callbacks that use them.
+    """Gives the log of an epoch the metrics of all ranks' data: put it before callbacks that use them.
 
-    All ranks must have the same metrics.
+    What Keras's metrics count is added up over the ranks, so the log has what one process has for all of the data.
+    Other values in the log become the mean of the ranks' values, in which a rank counts by its samples; where they
+    differ, rank 0 names them once.
+
+    ``evaluate(..., callbacks=[MetricAverageCallback()])``, called on all ranks, each with its part of the data, returns
+    the metrics of all of them. In ``fit`` all ranks validate, or none. All ranks must have the same metrics.
 
     Args:
         device: Horovod's; without effect.
@@ -142,21 +145,44 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def __init__(self, device: str = "") -> None:
         super().__init__()
+        self._in_fit = False
+        self._trained: CountedMetrics | None = None
+        self._named: set[str] = set()
+
+    def set_model(self, model: Any) -> None:
+        """A run of ``fit`` or ``evaluate`` is to begin."""
+        super().set_model(model)
+        self._in_fit = False
+        self._trained = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Validations are part of epochs from here on."""
+        self._in_fit = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The metrics count anew."""
+        self._trained = None
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keeps what the metrics have counted in training: the validation counts with the same ones."""
+        if self._in_fit and runtime.size() > 1:
+            self._trained = CountedMetrics(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Replaces every number in `logs` by its average."""
+        """Replaces the metrics in `logs`."""
+        self.replace(logs, f"epoch {epoch}")
+
+    def replace(self, logs: Any, label: str) -> None:
+        """Replaces the metrics in `logs`, which are those that the model has now; `label` says of what."""
         if not logs or runtime.size() == 1:
             return
-        import numpy as np
-
-        names = sorted((name for name, value in logs.items() if np.ndim(value) == 0), key=_place)
-        values = np.array([float(logs[name]) for name in names], np.float64)
-        label = f"metrics of epoch {epoch}: {', '.join(map(without_numbers, names))}"
-        averages = runtime.get_communicator().allreduce(values, op=Average, name=label)
-        logs.update(zip(names, averages.tolist(), strict=True))
-
-
-def _place(name: str) -> tuple[str, list[int]]:
-    """Where a metric stands in the order that all ranks have: they may number metrics of one kind differently, but each
-    does so in the order in which they were made."""
-    return without_numbers(name), [int(number) for number in re.findall(r"\d+", name)]
+        averages = LogOfAllRanks(logs, self._trained, None if self.model is None else CountedMetrics(self.model))
+        differing = averages.replace(label)
+        unknown = {text for text in differing if text not in self._named}
+        self._named |= unknown
+        if unknown and runtime.rank() == 0:
+            _LOG.warning(
+                "MetricAverageCallback: %s: the mean of the ranks' values, weighted by samples. It need not be the "
+                "value for all of the data: only what Keras's own metrics count can be added up",
+                ", ".join(sorted(unknown)),
+            )
