@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from importlib import util
 from pathlib import Path
@@ -21,8 +22,11 @@ from tfcollective.cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_O
 from tfcollective.errors import ConfigError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.launch.launcher import find_launcher, known_launchers
-from tfcollective.launch.outcome.report import exit_code, render, warning
+from tfcollective.launch.outcome.report import describe_size, exit_code, render, warning
 from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.launch.plan.hosts import share_out
+from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.machine.cores import available_cores
 from tfcollective.settings import Settings, environ_snapshot
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -94,13 +98,34 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
         click.echo(launcher.preview(spec), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
+    tell = log.say if spec.log_level != "error" else _nothing
+    began = time.monotonic()
+    tell(opening(name, spec, available_cores()))
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
         outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
     # Scripts written for Horovod need not call tfcollective.
     for text in (render(outcome, _in_red), warning(outcome) if spec.engine == "native" else None):
         if text:
             log.say(text)
+    if outcome.exits and exit_code(outcome) == ExitCode.OK:  # not of a job that goes on elsewhere
+        tell(f"the job is complete, after {time.monotonic() - began:.0f} s")
     return exit_code(outcome)
+
+
+def _nothing(text: str) -> None:
+    del text
+
+
+def opening(launcher: str, spec: JobSpec, cores: int) -> str:
+    """The line with which a job begins: how many ranks, and where. ``cores`` are those of this machine."""
+    ranks = describe_size(spec.num_proc)
+    if launcher == "local":
+        each = max(1, cores // spec.num_proc)
+        return f"{ranks} on this machine, {each} {'core' if each == 1 else 'cores'} each"
+    if spec.hosts and not spec.discovery:
+        count = len(share_out(spec.hosts, spec.num_proc))
+        return f"{ranks} on {count} {'host' if count == 1 else 'hosts'}"
+    return f"{ranks}, with the launcher {launcher}"
 
 
 def _in_red(text: str) -> str:

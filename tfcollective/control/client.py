@@ -127,6 +127,11 @@ class CoordinatorClient:
             connection.close()
 
     @property
+    def endpoint(self) -> Endpoint:
+        """Where the coordinator listens."""
+        return self._access.endpoint
+
+    @property
     def closed(self) -> bool:
         """Whether its owner has closed it: threads that go on after errors end then."""
         return self._closed

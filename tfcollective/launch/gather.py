@@ -194,8 +194,8 @@ class _Gathering:
                 return here
             if late:
                 raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
-            if now > tell_at and self.provider.others_may_come:
-                say(f"waiting for agents: {self._describe(here, 'are here')}")
+            if now > tell_at and not self.provider.local:
+                say(f"waiting at {self.client.endpoint}: {self._describe(here, 'are here', self.provider.advice)}")
                 tell_at = now + TIMING.remind
 
     @property

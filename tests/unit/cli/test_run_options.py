@@ -8,9 +8,10 @@ from click.testing import CliRunner
 
 from tfcollective.cli import main
 from tfcollective.cli.groups import GroupedCommand, group, option
-from tfcollective.cli.run import run
+from tfcollective.cli.run import opening, run
 from tfcollective.cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective.errors import ConfigError
+from tfcollective.launch.plan.hosts import Host
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.timing import TIMING
 
@@ -262,3 +263,20 @@ def test_an_option_of_an_extension_joins_its_group():
     with_more = GroupedCommand("x", params=[*RUN_OPTIONS, *group("YARN", option("--more", help="More."))])
     text = CliRunner().invoke(with_more, ["--help"]).output
     assert "--more" in text.split("YARN:")[1].split("Failures:")[0]
+
+
+@pytest.mark.parametrize(
+    ("launcher", "hosts", "line"),
+    [
+        ("local", (), "2 ranks on this machine, 4 cores each"),
+        ("ssh", (Host("a", 1), Host("b", 4), Host("c", 1)), "2 ranks on 2 hosts"),
+        ("ssh", (Host("a", 4),), "2 ranks on 1 host"),
+        ("join", (), "2 ranks, with the launcher join"),
+    ],
+)
+def test_a_job_begins_with_how_many_ranks_it_has_and_where(launcher, hosts, line):
+    assert opening(launcher, JobSpec(("train",), 2, hosts=hosts), cores=8) == line
+
+
+def test_a_rank_has_a_core_at_least():
+    assert opening("local", JobSpec(("train",), 3), cores=2) == "3 ranks on this machine, 1 core each"

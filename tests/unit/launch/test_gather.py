@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from fake_nodes import FakeProvider, come, refusal
@@ -17,6 +18,7 @@ from tfcollective.job_keys import new_key
 from tfcollective.launch.gather import all_enrolled, follow_arrivals, gather, turn_away
 from tfcollective.launch.provider import Went
 from tfcollective.tasks import workers
+from tfcollective.timing import TIMING
 
 NAMED = {"units": "containers"}
 KINDS = {"slots": "int", "ports": "array", "host": "str"}
@@ -29,6 +31,15 @@ def client():
     options = ServerOptions("job", key, workers(1), 100.0)
     with CoordinatorServer(options) as server, CoordinatorClient(server.endpoint, key) as client:
         yield client
+
+
+def test_the_launcher_says_again_and_again_which_agents_have_not_come(client, monkeypatch, capsys):
+    monkeypatch.setattr("tfcollective.launch.gather.TIMING", replace(TIMING, remind=0.0))
+    come(client, "a")
+    with pytest.raises(RendezvousError):
+        gathered(client, ["a", "b"], FakeProvider(advice=". Open the firewall"), 0.3)
+    line = f"tfcollective: waiting at {client.endpoint}: 1 of 2 agents are here; missing: b. Open the firewall\n"
+    assert capsys.readouterr().err.startswith(line)
 
 
 @pytest.fixture
