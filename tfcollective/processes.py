@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _SHELL = "/bin/sh"
 _FOR_A_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+#: Signals that mean what the user's program takes them for. A launcher and its agents pass them on to the ranks.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -118,6 +120,28 @@ def signal_group(pid: int, number: int) -> None:
     """Sends a signal to the process group that ``pid`` leads; nothing if it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
+
+
+def pass_on(pid: int, number: int) -> None:
+    """Sends a signal to a process if it has a handler for it, else to those of its children that have one, and so on: a
+    signal that a wrapper or a program does not handle would end it. What such a process has started itself is its own
+    concern. Nothing if it is gone."""
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        if _handles(pid, number):
+            os.kill(pid, number)
+            return
+        for child in psutil.Process(pid).children():
+            pass_on(child.pid, number)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool = True) -> None:

@@ -34,6 +34,7 @@ from tfcollective.agent.protocol import (
     NodeSettings,
     Order,
     PrepareCommand,
+    SignalCommand,
     StartCommand,
     StopCommand,
     WorkerPlan,
@@ -51,7 +52,7 @@ from tfcollective.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective.identity import current_node_id
 from tfcollective.private_directory import write_private
-from tfcollective.processes import become_subreaper, end_descendants
+from tfcollective.processes import PASSED_ON, become_subreaper, end_descendants
 from tfcollective.settings import Settings, environ_snapshot, variable, without_outer_job
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
@@ -378,6 +379,8 @@ class Supervision:
             elif isinstance(command, StopCommand):
                 self._asked = True
                 self._supervisor.stop(command.cause, command.signal)
+            elif isinstance(command, SignalCommand):
+                self._supervisor.pass_on(command.signal)
             elif isinstance(command, StartCommand):
                 self._start(command)
             elif isinstance(command, LeaveCommand):
@@ -411,6 +414,8 @@ class Supervision:
                 if not self._asked and self._stopped_by is None:
                     self._stopped_by = signal.Signals(number).name
                 self._supervisor.stop(StopCause.REQUEST, number)
+            elif number in PASSED_ON:
+                self._supervisor.pass_on(number)
             elif number == COORDINATOR_LOST:
                 self._abandon()
         self._supervisor.reap()

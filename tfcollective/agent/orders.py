@@ -14,7 +14,7 @@ from contextlib import suppress
 from tfcollective.control.channel import Channel
 from tfcollective.control.client import CoordinatorClient
 from tfcollective.control.protocol import orders_key
-from tfcollective.processes import not_ignored
+from tfcollective.processes import PASSED_ON, not_ignored
 
 _READ_BYTES = 1 << 16
 
@@ -68,15 +68,15 @@ COORDINATOR_LOST = 0  # among the numbers of signals
 
 
 class Interrupts:
-    """A context manager of the main thread: while it is open, children that end, requests to stop and the loss of the
-    coordinator interrupt nothing and can be waited for."""
+    """A context manager of the main thread: while it is open, children that end, requests to stop, signals for the
+    processes and the loss of the coordinator interrupt nothing and can be waited for."""
 
     def __enter__(self) -> Interrupts:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        handled = (signal.SIGCHLD, *not_ignored(STOP_SIGNALS))
+        handled = (signal.SIGCHLD, *not_ignored((*STOP_SIGNALS, *PASSED_ON)))
         self._handlers = {number: signal.signal(number, _ignore) for number in handled}
         return self
 

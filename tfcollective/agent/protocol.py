@@ -227,6 +227,13 @@ class StopCommand:
 
 
 @dataclass(frozen=True)
+class SignalCommand:
+    """A later line on the agent's stdin: pass this signal on to the processes."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
 class KillCommand:
     """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record.
 
@@ -271,7 +278,7 @@ class FinishCommand:
     """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
 
 
-Command = StopCommand | KillCommand | StartCommand | PrepareCommand | LeaveCommand | FinishCommand
+Command = StopCommand | SignalCommand | KillCommand | StartCommand | PrepareCommand | LeaveCommand | FinishCommand
 
 
 @dataclass(frozen=True)
@@ -279,6 +286,7 @@ class Order:
     """One command as it travels, a line of JSON: exactly one of them is there."""
 
     stop: StopCommand | None = None
+    signal: SignalCommand | None = None
     kill: KillCommand | None = None
     start: StartCommand | None = None
     prepare: PrepareCommand | None = None
@@ -287,7 +295,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if len(self._given) != 1:
-            raise ValueError("an order is one of to stop, to kill, to start, to prepare, to leave and to finish")
+            raise ValueError(f"an order is one of {', '.join(_ORDERS.values())}")
 
     @classmethod
     def of(cls, command: Command) -> Order:
@@ -297,7 +305,7 @@ class Order:
 
     @property
     def _given(self) -> list[Command]:
-        given = (self.stop, self.kill, self.start, self.prepare, self.leave, self.finish)
+        given = (self.stop, self.signal, self.kill, self.start, self.prepare, self.leave, self.finish)
         return [one for one in given if one is not None]
 
     @property
@@ -308,6 +316,7 @@ class Order:
 
 _ORDERS: Mapping[type, Any] = {
     StopCommand: "stop",
+    SignalCommand: "signal",
     KillCommand: "kill",
     StartCommand: "start",
     PrepareCommand: "prepare",

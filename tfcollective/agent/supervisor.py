@@ -31,7 +31,7 @@ from tfcollective.failures import (
 )
 from tfcollective.log import get_logger
 from tfcollective.machine.control_groups import MemoryKills, memory_kills
-from tfcollective.processes import describe_status, signal_group, spawn, state_of
+from tfcollective.processes import describe_status, pass_on, signal_group, spawn, state_of
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING, Timing
@@ -242,6 +242,11 @@ class Supervisor:
     def _heed_notice(self) -> None:
         if self._preemption.notice:
             self.leave(self._preemption.notice)
+
+    def pass_on(self, number: int) -> None:
+        """Passes a signal on to all processes that handle it."""
+        for pid in self._running:
+            pass_on(pid, number)
 
     def kill(self, command: KillCommand) -> None:
         """Kills one task's process; its record says why. Nothing if it does not run."""

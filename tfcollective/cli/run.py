@@ -27,9 +27,10 @@ from tfcollective.launch.outcome.restarts import run_job
 from tfcollective.launch.plan.hosts import share_out
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.machine.cores import available_cores
+from tfcollective.processes import PASSED_ON
 from tfcollective.settings import Settings, environ_snapshot
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
 # Modules of extras, without which a launcher starts nothing.
 _NEEDS = {"kubernetes": "kubernetes", "mpi": "mpi4py", "spark": "pyspark", "yarn": "skein"}
 
@@ -102,7 +103,7 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     began = time.monotonic()
     tell(opening(name, spec, available_cores()))
     with _ended_by(signal.SIGTERM, signal.SIGHUP):
-        outcome = run_job(launcher, spec, stop_signals=_STOP_SIGNALS)
+        outcome = run_job(launcher, spec, stop_signals=_SIGNALS)
     # Scripts written for Horovod need not call tfcollective.
     for text in (render(outcome, _in_red), warning(outcome) if spec.engine == "native" else None):
         if text:
@@ -144,13 +145,15 @@ def _resolved(launcher: str | None, command: Sequence[str], module: str | None) 
 @contextlib.contextmanager
 def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
     """While it is open, each of these signals ends this process in order as long as no job handles it, for example
-    before the agents start. Process 1 of a container has no default action for them."""
+    before the agents start. Process 1 of a container has no default action for them. Those that are passed on to the
+    ranks have no effect as long as there is none."""
 
     def end(number: int, frame: object) -> None:
         del frame
-        sys.exit(SIGNAL_BASE + number)
+        if number not in PASSED_ON:
+            sys.exit(SIGNAL_BASE + number)
 
-    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # nohup ignores one
+    taken = [one for one in (*numbers, *PASSED_ON) if signal.getsignal(one) is signal.SIG_DFL]  # nohup ignores one
     for number in taken:
         signal.signal(number, end)
     try:

@@ -194,8 +194,9 @@ class Launcher(ABC):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """Runs the job to its end and leaves nothing behind.
 
-        ``stop_signals`` are handled for that time: each asks the ranks to stop. They need the main thread. Raises
-        LaunchError or ConfigError when the job could not be started; what happens to the ranks is in the outcome.
+        ``stop_signals`` are handled for that time: each asks the ranks to stop, but SIGUSR1 and SIGUSR2, which are
+        passed on to the ranks that handle them. They need the main thread. Raises LaunchError or ConfigError when the
+        job could not be started; what happens to the ranks is in the outcome.
         """
 
     def close(self) -> None:  # noqa: B027  most have nothing

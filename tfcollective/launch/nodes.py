@@ -17,6 +17,7 @@ from tfcollective.agent.protocol import (
     NodeFacts,
     Order,
     PrepareCommand,
+    SignalCommand,
     StartCommand,
     StopCommand,
     WorkerPlan,
@@ -31,6 +32,7 @@ from tfcollective.launch.plan.rank_variables import PYTHONPATH
 from tfcollective.launch.provider import NodeProvider, Went
 from tfcollective.launch.running.job import AgentFailure, Job
 from tfcollective.log import get_logger
+from tfcollective.processes import PASSED_ON
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 
@@ -277,6 +279,15 @@ class Agents:
         self._requested = number
         for agent in self._agents:
             agent.stop(StopCommand(number))
+
+    def heed(self, number: int) -> None:
+        """Does what a signal to the launcher asks for: stops all, or passes it on to their processes. For signal
+        handlers, too."""
+        if number not in PASSED_ON:
+            self.stop(number)
+            return
+        for agent in self._agents:
+            agent.send(SignalCommand(number))
 
     def wait(self, failed: Callable[[], bool]) -> AgentFailure | None:
         """Blocks until all have ended; what happened to the first of those that did not end in order, or None.

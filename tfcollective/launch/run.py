@@ -256,7 +256,7 @@ def _await_end(
     if provider.others_may_come:
         turn_away(client, provider, found, again=provider.come_again and job.spec.starts_again)
     with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
-        stop.open(agents.stop)
+        stop.open(agents.heed)
         return agents.wait(lambda: job.failed)
 
 
@@ -271,7 +271,7 @@ def _await_elastic_end(
 ) -> AgentFailure | None:
     """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
     with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.went), "tfc-events"):
-        stop.open(agents.stop)
+        stop.open(agents.heed)
         if provider.others_may_come:
             elastic.take_in(unused, found)
         return agents.wait(lambda: job.failed)

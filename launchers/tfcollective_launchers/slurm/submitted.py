@@ -12,10 +12,11 @@ from tfcollective.exit_codes import ExitCode
 from tfcollective.launch.launcher import JobOutcome
 from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.outcome.restarts import run_job
+from tfcollective.processes import PASSED_ON
 from tfcollective_launchers.slurm.call_folder import leave, staged
 from tfcollective_launchers.slurm.launcher import SlurmLauncher
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
 
 
 def main() -> int:
@@ -28,7 +29,7 @@ def main() -> int:
         return ExitCode.USAGE
     log.configure(spec.log_level)
     try:
-        outcome = run_job(SlurmLauncher(), spec, stop_signals=_STOP_SIGNALS)
+        outcome = run_job(SlurmLauncher(), spec, stop_signals=_SIGNALS)
     except TfCollectiveError as error:
         outcome = JobOutcome((), initialised=True, agent_failure=str(error))
     leave(folder, outcome)

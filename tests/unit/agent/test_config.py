@@ -1,7 +1,7 @@
 import pytest
 
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, KillCommand, Order, StopCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, KillCommand, Order, SignalCommand, StopCommand, WorkerPlan
 from tfcollective.codec import decode, encode_line
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import TaskKey
@@ -30,6 +30,7 @@ def test_other_lines_are_no_configuration(line):
     [
         StopCommand(15),
         StopCommand(15, StopCause.ELSEWHERE),
+        SignalCommand(10),
         KillCommand("worker:1", "because"),
         KillCommand("worker:1", "because", if_stopped=True),
     ],

@@ -22,6 +22,7 @@ from tfcollective.agent.protocol import (
     KillCommand,
     NodeSettings,
     Order,
+    SignalCommand,
     StopCommand,
     WorkerPlan,
     refusal_line,
@@ -171,10 +172,14 @@ class Processes:
 
     def __init__(self):
         self.stopped, self.killed, self.done, self.wake_at = [], [], False, None
+        self.passed_on = []
 
     def stop(self, cause, number=signal.SIGTERM):
         self.stopped.append((cause, number))
         self.done = True
+
+    def pass_on(self, number):
+        self.passed_on.append(number)
 
     def kill(self, command):
         self.killed.append((command.task, command.reason))
@@ -220,6 +225,14 @@ def test_a_signal_after_the_launchers_order_is_no_news(watched):
     assert watched.run() == End(None, None)
     assert watched.processes.killed == [("worker:1", "because")]
     assert watched.processes.stopped == [(StopCause.ELSEWHERE, 15), (StopCause.REQUEST, 15)]
+
+
+def test_signals_for_the_program_are_passed_on_wherever_they_come_from(watched):
+    watched.launcher.write(line(SignalCommand(signal.SIGUSR2)))
+    signal.raise_signal(signal.SIGUSR1)
+    watched.launcher.close()
+    watched.run()
+    assert sorted(watched.processes.passed_on) == [signal.SIGUSR1, signal.SIGUSR2]
 
 
 def test_the_end_of_the_orders_is_no_request(watched):

@@ -180,6 +180,29 @@ def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, 
         assert record.how == "exited with code 0 although an exception had ended its program"
 
 
+HANDLES = """
+import os, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))
+print(1, flush=True)
+time.sleep(60)
+"""
+WRAPPED = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {HANDLES!r}]).returncode)"
+WITHOUT = "import time; print(1, flush=True); time.sleep(60)"
+
+
+def test_a_signal_for_the_program_reaches_it_and_ends_no_other_process(tmp_path, clock):
+    """Without a handler it would end a wrapper, and a rank that has not come so far or does not expect it."""
+    supervisor, reports = supervise(tmp_path, clock, HANDLES, WRAPPED, WITHOUT, elastic=True)
+    logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
+    reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
+    supervisor.pass_on(signal.SIGUSR1)
+    reap_until(supervisor, lambda: len(reports.ended) == 2)
+    assert {(record.task, record.exit_code) for record in reports.ended} == {("worker:0", 7), ("worker:1", 7)}
+    supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
+    reap_until(supervisor, lambda: supervisor.done)
+    assert reports.ended[2].signal == signal.SIGKILL
+
+
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 

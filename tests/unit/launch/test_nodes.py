@@ -14,7 +14,7 @@ from time_limits import within
 
 from tfcollective._version import __version__
 from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, Order, StopCommand, WorkerPlan
+from tfcollective.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
 from tfcollective.codec import decode, encode_line
 from tfcollective.control.channel import Channel, Retry
 from tfcollective.control.store import Entry
@@ -299,6 +299,18 @@ def test_a_request_is_passed_on_once_and_ctrl_c_again():
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         agents.stop(number)
     assert one.asked == [StopCommand(signal.SIGTERM), StopCommand(signal.SIGINT)]
+
+
+def test_a_signal_for_the_program_is_passed_on_each_time():
+    one = node(end())
+    agents = Agents([one])
+    for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
+        agents.heed(number)
+    assert [decode(line, Order, "it").command for line in one.lines] == [
+        SignalCommand(signal.SIGUSR1),
+        SignalCommand(signal.SIGUSR1),
+        StopCommand(signal.SIGTERM),
+    ]
 
 
 def test_after_a_request_the_ends_of_nodes_ask_for_nothing():

@@ -171,13 +171,13 @@ def test_ctrl_c_ends_the_fetching_of_results(client, follower):
         def get_blob(self, name, *, timeout):
             if not name.startswith("result/"):
                 return super().get_blob(name, timeout=timeout)
-            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(os.getpid(), signal.SIGTERM)
             raise CoordinatorError("one slow answer")
 
     submitter = follower(Interrupted)
     client.put_blob(OUTCOME, encode(WELL))
-    outcome = submitter.follow(PLAN, lambda: None, (signal.SIGUSR1,), results=True).outcome
-    assert (outcome.stopped_by, outcome.results) == (signal.SIGUSR1, {})
+    outcome = submitter.follow(PLAN, lambda: None, (signal.SIGTERM,), results=True).outcome
+    assert (outcome.stopped_by, outcome.results) == (signal.SIGTERM, {})
 
 
 def test_output_that_cannot_be_shown_as_it_is_ends_nothing():

@@ -23,6 +23,7 @@ from tfcollective.launch.outcome.report import exit_code, render
 from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
 from tfcollective.launch.plan.planner import Plan, plan_local
 from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.processes import PASSED_ON
 from tfcollective.settings import Settings
 
 
@@ -191,6 +192,18 @@ def test_a_signal_between_two_starts_ends_the_job(number):
     assert (exit_code(outcome), len(launcher.specs)) == (128 + number, 1)
     assert "1. because rank 0 (worker:0, pid 41) was killed by SIGKILL" in render(outcome)
     assert signal.getsignal(number) is before
+
+
+def test_a_signal_for_the_program_does_not_end_the_pause():
+    launcher = Scripted(KILLED, ended())
+    spec = JobSpec(("x",), 1, max_restarts=1)
+    outcome = run_job(
+        launcher,
+        spec,
+        stop_signals=(signal.SIGTERM, *PASSED_ON),
+        pause=lambda seconds: os.kill(os.getpid(), signal.SIGUSR1),
+    )
+    assert (exit_code(outcome), len(launcher.specs)) == (0, 2)
 
 
 def test_a_signal_ends_the_pause_at_once():

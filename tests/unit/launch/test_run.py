@@ -103,13 +103,13 @@ def test_a_signal_between_the_wait_and_the_beginning_is_not_lost(job, client):
     provider = Here(client)
 
     def assign(found):
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
         return by_name(PLAN)(found)
 
-    ran = run_on_nodes(job, client, provider, requests(job, "a", "b"), assign, stop_signals=[signal.SIGUSR1])
-    assert ran.outcome.stopped_by == signal.SIGUSR1
+    ran = run_on_nodes(job, client, provider, requests(job, "a", "b"), assign, stop_signals=[signal.SIGTERM])
+    assert ran.outcome.stopped_by == signal.SIGTERM
     for name in "ab":
-        assert decode(provider.orders_of[name].lines[1], Order, "it").stop.signal == signal.SIGUSR1
+        assert decode(provider.orders_of[name].lines[1], Order, "it").stop.signal == signal.SIGTERM
 
 
 def test_what_the_provider_says_of_a_node_ends_the_job(job, client):

@@ -9,6 +9,7 @@ from time_limits import within
 
 from tfcollective.agent.orders import Interrupts
 from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals, heed
+from tfcollective.processes import PASSED_ON
 
 
 def follow(switch, ready, received_numbers):
@@ -97,3 +98,12 @@ def test_a_process_that_sends_a_signal_to_itself_heeds_it(ignored):
     with forward_signals([ignored], lambda number: None) as received:
         signal.raise_signal(ignored)
     assert received == [ignored]
+
+
+@pytest.mark.parametrize("number", PASSED_ON)
+def test_a_signal_for_the_program_asks_for_no_end(number):
+    acted = []
+    with forward_signals((signal.SIGTERM, *PASSED_ON), acted.append) as received:
+        signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)
+    assert (acted, received) == ([number, signal.SIGTERM], [signal.SIGTERM])

@@ -29,11 +29,12 @@ from tfcollective.launch.run import Assign, by_name, client_of, run_on_nodes
 from tfcollective.launch.running.job import Job
 from tfcollective.launch.system.signals import forward_signals, heed
 from tfcollective.log import get_logger
+from tfcollective.processes import PASSED_ON
 from tfcollective.settings import variable
 from tfcollective.timing import TIMING
 
 _LOG = get_logger(__name__)
-_ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *PASSED_ON)
 
 
 class ContainerProvider(NodeProvider):
@@ -109,14 +110,14 @@ def serve_job(
     Raises CoordinatorError or ConfigError when the job cannot even begin, LaunchError when the application ends before
     the job.
     """
-    heed(_ENDS)
+    heed(_SIGNALS)
     open_job = Job(
         hosted.spec, hosted.plan, bind_host=bind_host, bind_port=bind_port, job_id=hosted.job_id, key=hosted.key
     )
     with (
         open_job as job,
         # From before the submitter can send one to the end of the report: no signal ends this process without it.
-        forward_signals(_ENDS, lambda number: None) as received,
+        forward_signals(_SIGNALS, lambda number: None) as received,
         client_of(job, len(hosted.plan.hosts) + 1) as client,
     ):
         _listen_to_submitter(client, followed=hosted.followed)
@@ -148,7 +149,7 @@ def _run(
             requests,
             assign,
             python=hosted.python,
-            stop_signals=_ENDS,
+            stop_signals=_SIGNALS,
             earlier=tuple(received),
         )
         outcome, nodes = ran.outcome, ran.nodes
@@ -196,7 +197,7 @@ def _listen_to_submitter(client: CoordinatorClient, *, followed: bool) -> None:
 
 def _relay_signals(client: CoordinatorClient) -> None:
     for number in Channel(client).receive(STOP):
-        if number in _ENDS:
+        if number in _SIGNALS:
             os.kill(os.getpid(), number)
 
 

@@ -24,6 +24,7 @@ from tfcollective.launch.plan.planner import Plan
 from tfcollective.launch.running.function import fetch_results
 from tfcollective.launch.system.signals import forward_signals
 from tfcollective.log import get_logger
+from tfcollective.processes import PASSED_ON
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING, Timing
 
@@ -99,8 +100,9 @@ class HostedClient:
         self._client.close()
 
     def stop(self, number: int) -> None:
-        """Asks the job to end; for signal handlers, too."""
-        self._heartbeat.limit = self._timing.job_lost_after_signal
+        """Asks the job to end, or to pass the signal on to its ranks; for signal handlers, too."""
+        if number not in PASSED_ON:
+            self._heartbeat.limit = self._timing.job_lost_after_signal
         self._signals.put(number)
 
     def follow(

@@ -15,6 +15,7 @@ from tfcollective.launch.outcome.report import exit_code, headline
 from tfcollective.launch.outcome.tracking import tracking
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.launch.system.signals import forward_signals
+from tfcollective.processes import PASSED_ON
 
 _LONGEST_PAUSE_S = 30.0
 
@@ -82,7 +83,7 @@ def _wait(
     would wait on.
     """
     stopped = threading.Event()
-    with forward_signals(stop_signals, lambda number: stopped.set()) as received:
+    with forward_signals(stop_signals, lambda number: None if number in PASSED_ON else stopped.set()) as received:
         sys.stderr.write(news)
         (stopped.wait if pause is None else pause)(seconds)
     return received[0] if received else None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
 
-from tfcollective.processes import not_ignored
+from tfcollective.processes import PASSED_ON, not_ignored
 
 
 class DeferredCall:
@@ -86,7 +86,8 @@ _SWITCH: ContextVar[StopSwitch | None] = ContextVar("tfcollective stop switch", 
 @contextmanager
 def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[list[int]]:
     """While it is open, each of these signals calls ``act``, and so does a :class:`StopSwitch` that this thread holds;
-    yields the list of those that have come. A signal that this process ignores stays ignored.
+    yields the list of those that have come and ask for the end: all but those of :data:`PASSED_ON`. A signal that this
+    process ignores stays ignored.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the
@@ -96,7 +97,8 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
 
     def handle(number: int, frame: FrameType | None = None) -> None:
         del frame
-        received.append(number)
+        if number not in PASSED_ON:
+            received.append(number)
         act(number)
 
     earlier = {number: signal.signal(number, handle) for number in not_ignored(numbers)}
