@@ -22,7 +22,7 @@ from tfcollective.errors import ConfigError
 from tfcollective.log import HOROVOD_LEVELS, LEVELS, get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.tasks import PS_POLICIES, TaskKey
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, unfit_seconds
 from tfcollective.topology import Endpoint
 
 __all__ = [
@@ -113,8 +113,20 @@ def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool], needed: str
     return parse
 
 
-_positive = _number(float, lambda value: 0 < value < math.inf, "above 0")
-_not_negative = _number(float, lambda value: 0 <= value < math.inf, "0 or more")
+def _limit(*, above_zero: bool) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        needed = unfit_seconds(value, above_zero=above_zero)
+        if needed is not None:
+            raise ValueError(f"it must be a number, {needed}")
+        return value
+
+    return parse
+
+
 _count = _number(int, lambda value: value >= 1, "1 or more")
 _whole = _number(int, lambda value: value >= 0, "0 or more")
 
@@ -143,8 +155,8 @@ def _horovod_level(text: str) -> str:
 _Kind = tuple[str, Callable[[str], Any]]  # what the text of a variable looks like, and what reads it
 _FLAG: _Kind = ("0 or 1", _flag)
 _NUMBER: _Kind = ("number", _whole)
-_SECONDS: _Kind = ("seconds", _positive)
-_SECONDS_OR_0: _Kind = ("seconds", _not_negative)
+_SECONDS: _Kind = ("seconds", _limit(above_zero=True))
+_SECONDS_OR_0: _Kind = ("seconds", _limit(above_zero=False))
 _TEXT: _Kind = ("text", str)
 _PATH: _Kind = ("path", str)
 _ENDPOINT: _Kind = ("HOST:PORT", Endpoint.parse)

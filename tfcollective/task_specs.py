@@ -25,6 +25,7 @@ from tfcollective.tasks import (
     trainers,
     workers,
 )
+from tfcollective.timing import unfit_seconds
 
 __all__ = [
     "TENSORBOARD_LINGER_S",
@@ -129,8 +130,9 @@ class TaskSpec:
         seconds = self.tb_termination_timeout_seconds
         if isinstance(seconds, bool) or not isinstance(seconds, int | float):
             raise ConfigError(f"tb_termination_timeout_seconds: expected a number, got {seconds!r}")
-        if seconds != -1 and not 0 <= seconds < math.inf:
-            raise ConfigError(f"tb_termination_timeout_seconds: expected 0 or more, or -1 (default), got {seconds:g}")
+        needed = unfit_seconds(seconds, above_zero=False)
+        if seconds != -1 and needed is not None:
+            raise ConfigError(f"tb_termination_timeout_seconds: expected {needed}, or -1 (default), got {seconds:g}")
         for field in ("tb_model_dir", "tb_extra_args"):
             value = getattr(self, field)
             if value is not None and not isinstance(value, str):

@@ -8,6 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The longest time limit that an option, a variable or an argument may name, about 11 days; the C interface has the
+#: same. Linux waits for 24 days at most (``poll`` counts milliseconds in 31 bits), and some waits are sums of limits.
+MOST_SECONDS = 1e6
+
+
+def unfit_seconds(value: object, *, above_zero: bool, most: float = MOST_SECONDS) -> str | None:
+    """What a time limit would have to be that this is not, which neither NaN nor infinity is; None if it is fit."""
+    least = "above 0" if above_zero else "0 or more"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return least
+    if value > most:
+        return f"at most {most:.0f} ({most / 86400:.1f} days)"
+    return None if value > 0 or (value == 0 and not above_zero) else least
+
 
 @dataclass(frozen=True)
 class Timing:

@@ -25,7 +25,7 @@ from typing import Any
 
 ABI_VERSION = 1
 MESSAGE_SIZE = 4096
-MAX_SECONDS = 1e9
+MAX_SECONDS = 1e6
 ADDRESS_SIZE = 512
 
 

@@ -53,10 +53,12 @@ def agent(
     from tfcollective.agent.main import serve
     from tfcollective.agent.node import wait_for_key
     from tfcollective.agent.protocol import NodeSettings
+    from tfcollective.launch.platform_options import check_timeout
 
     coordinator = _endpoint(join)  # before the wait for the key
     settings = Settings.load()
     timeout = settings.start_timeout if start_timeout is None else start_timeout
+    check_timeout("--start-timeout", timeout)
     key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), timeout)
     if key is None:
         raise ConfigError(

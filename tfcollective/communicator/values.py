@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tfcollective._native import abi
 from tfcollective.errors import InvalidArgumentError
 from tfcollective.settings import Settings
+from tfcollective.timing import unfit_seconds
 from tfcollective.topology import Placement
 
 Collective = abi.Collective
@@ -78,9 +79,12 @@ class Call(NamedTuple):
 
 def checked_timeout(timeout: float | None) -> float:
     """The seconds of a ``timeout`` argument; 0 where it leaves them to the communicator. InvalidArgumentError."""
-    if timeout is not None and timeout <= 0:
-        raise InvalidArgumentError(f"timeout: expected seconds above 0, got {timeout}")
-    return timeout or 0.0
+    if timeout is None:
+        return 0.0
+    needed = unfit_seconds(float(timeout), above_zero=True)
+    if needed is not None:
+        raise InvalidArgumentError(f"timeout: expected seconds {needed}, got {timeout}")
+    return float(timeout)
 
 
 def checked_op(op: Op | int) -> Op:

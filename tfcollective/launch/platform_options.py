@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from tfcollective.errors import ConfigError
+from tfcollective.timing import MOST_SECONDS, unfit_seconds
 
 T = TypeVar("T")
 
@@ -28,7 +28,8 @@ def platform_options(kind: type[T], platform: Mapping[str, Any], launcher: str) 
     return kind(**given)
 
 
-def check_timeout(name: str, seconds: object) -> None:
-    """Raises ConfigError when this is not a number of seconds above 0."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise ConfigError(f"{name}: expected a number of seconds above 0, got {seconds!r}")
+def check_timeout(name: str, seconds: object, most: float = MOST_SECONDS) -> None:
+    """Raises ConfigError when this is not a number of seconds above 0, and at most ``most``."""
+    needed = unfit_seconds(seconds, above_zero=True, most=most)
+    if needed is not None:
+        raise ConfigError(f"{name}: expected a number of seconds {needed}, got {seconds!r}")

@@ -18,6 +18,7 @@ _TOLERATION = re.compile(rf"(?P<key>[^=:]+)(=(?P<value>[^:]*))?(:(?P<effect>{'|'
 _VOLUME = re.compile(r"(?P<kind>[a-z]+)(/(?P<name>[^:]+))?:(?P<path>/[^:]*)(:(?P<access>ro|rw))?")
 _VOLUMES = ("pvc", "configmap", "secret", "emptydir")
 _ENV_FROM = re.compile(r"(?P<kind>secret|configmap)/(?P<name>.+)")
+_MOST_SECONDS = 2**31 - 1  # that Kubernetes takes
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _USER = re.compile(r"(?P<user>[0-9]{1,9})(:(?P<group>[0-9]{1,9}))?")
 _LISTS = ("image_pull_secrets", "volumes", "env_from", "node_selector", "tolerations", "labels", "annotations")
@@ -156,13 +157,11 @@ class KubernetesOptions:
         )
 
     def _check_seconds(self) -> None:
-        for option, value in (
-            ("--active-deadline", self.active_deadline),
-            ("--ttl", self.ttl),
-            ("--allocation-timeout", self.allocation_timeout),
-        ):
+        if self.allocation_timeout is not None:
+            check_timeout("--allocation-timeout", self.allocation_timeout)
+        for option, value in (("--active-deadline", self.active_deadline), ("--ttl", self.ttl)):
             if value is not None:
-                check_timeout(option, value)
+                check_timeout(option, value, _MOST_SECONDS)
 
     def _check_choices(self) -> None:
         if self.image_pull_policy not in (None, *_PULL_POLICIES):

@@ -22,7 +22,7 @@
 
 #define TFC_ABI_VERSION 1
 #define TFC_MESSAGE_SIZE 4096
-#define TFC_MAX_SECONDS 1e9 /* about 30 years */
+#define TFC_MAX_SECONDS 1e6 /* about 11 days; poll(2) has a limit of 24 */
 #define TFC_EXPORT __attribute__((visibility("default")))
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 
 from tfcollective import communicator as c
-from tfcollective.communicator import NativeCommunicator
+from tfcollective._native import abi, load
+from tfcollective.communicator import CommunicatorOptions, NativeCommunicator
 from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
 
 TYPES = ["float16", "float32", "float64"] + [f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)]
@@ -89,7 +91,8 @@ def test_what_is_not_contiguous_or_native_is_copied(world: NativeCommunicator) -
         (lambda w: w.allreduce([1.0], out=np.zeros(1, np.float32)), "out: expected"),
         (lambda w: w.allreduce([1.0], out=[0.0]), "out: expected a numpy array"),
         (lambda w: w.allreduce(np.ones(2), out=np.ones(4)[::2]), "out: must be"),
-        (lambda w: w.allreduce([1.0], timeout=0), "timeout"),
+        *((lambda w, t=t: w.allreduce([1.0], timeout=t), "timeout") for t in (0, float("nan"), float("inf"), 1.1e6)),
+        *((lambda w, t=t: w.join(timeout=t), "timeout") for t in (-1, float("nan"), 1.1e6)),
         (lambda w: w.broadcast([1.0], root=1), "root: expected a rank below 1"),
         (lambda w: w.broadcast([1.0], root=-1), "root"),
         (lambda w: w.reducescatter(1.0), "array: reducescatter"),
@@ -183,3 +186,20 @@ def test_transport_is_checked() -> None:
         NativeCommunicator.connect(
             None, rank=0, addresses=[""], key=bytes(16), options=c.CommunicatorOptions(transport="pigeon")
         )
+
+
+@pytest.mark.parametrize("field", ["connect_timeout", "op_timeout", "stall_warning"])
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1.1e6])
+def test_the_library_refuses_times_that_no_wait_can_have(field: str, seconds: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected 0 to 1000000 seconds, not"):
+        NativeCommunicator.alone(options=CommunicatorOptions(**{field: seconds}))
+
+
+def test_the_library_refuses_them_of_an_operation_and_the_world_lives_on() -> None:
+    with NativeCommunicator.alone() as world:
+        request = abi.Request(
+            struct_size=ctypes.sizeof(abi.Request), collective=abi.Collective.BARRIER, timeout_s=float("nan")
+        )
+        with pytest.raises(InvalidArgumentError, match="barrier: timeout: expected 0 to"):
+            load().call("tfc_run", world._handle, ctypes.byref(request))
+        world.barrier()

@@ -147,7 +147,11 @@ def test_a_job_that_makes_no_sense_is_refused(fields):
         ({"num_proc": "2"}, "expected 1 or more, got '2'"),
         ({"num_proc": True}, "expected 1 or more, got True"),
         ({"op_timeout": float("nan")}, "op timeout: expected a number of seconds, above 0, got nan"),
-        ({"start_timeout": float("inf")}, "start timeout: expected"),
+        (
+            {"start_timeout": float("inf")},
+            r"start timeout: expected a number of seconds, at most 1000000 \(11.6 days\), got inf",
+        ),
+        ({"host_timeout": 1.1e6}, "host timeout: expected a number of seconds, at most"),
         ({"start_timeout": None}, "start timeout: expected"),
         ({"stall_warning": -1}, "stall warning: expected a number of seconds, 0 or more, got -1"),
         ({"env": {"A": 1}}, "env: A: expected a string without NUL characters, got 1"),

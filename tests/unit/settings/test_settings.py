@@ -99,7 +99,13 @@ def test_a_bad_value_names_its_variable(name, value):
         Settings.load({f"TFCOLLECTIVE_{name}": value})
 
 
-@pytest.mark.parametrize(("text", "needed"), [("four", "a number, above 0"), ("-4", "a number, above 0")])
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        *((text, "a number, above 0") for text in ("four", "-4", "0", "nan")),
+        *((text, r"a number, at most 1000000 \(11.6 days\)") for text in ("inf", "1e10")),
+    ],
+)
 def test_a_number_that_cannot_be_used_says_what_is_needed(text, needed):
     with pytest.raises(ConfigError, match=f"'{text}' cannot be used: it must be {needed}$"):
         Settings.load({"TFCOLLECTIVE_OP_TIMEOUT": text})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from tfcollective.processes import program_of
 from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
-from tfcollective.timing import TIMING
+from tfcollective.timing import TIMING, unfit_seconds
 
 _LONGEST_COOLDOWN_S = 3600.0
 _LEAST = "min_proc (--min-np)"
@@ -371,10 +370,9 @@ def _check_engine(engine: str, horovod_compat: bool) -> None:
 
 
 def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:
-    number = isinstance(value, (int, float)) and math.isfinite(value)
-    if not number or value < 0 or (above_zero and value == 0):
-        limit = "above 0" if above_zero else "0 or more"
-        raise ConfigError(f"{name.replace('_', ' ')}: expected a number of seconds, {limit}, got {value!r}")
+    needed = unfit_seconds(value, above_zero=above_zero)
+    if needed is not None:
+        raise ConfigError(f"{name.replace('_', ' ')}: expected a number of seconds, {needed}, got {value!r}")
 
 
 def _check_variable(name: str, value: str) -> None:
