@@ -38,6 +38,8 @@ class Timing:
         watch: between two looks of the coordinator for those that are silent.
         longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
             itself stopped.
+        bundle: how long a newcomer to the world of an elastic job that is ready waits for others that were started
+            together with it, while the world trains on.
         cut_off: how long a member of the world may still come to the next one after a peer has seen the end of its
             connection.
         newcomer_silent: a rank that waits to be taken into the world of an elastic job, or has just been, is not waited
@@ -164,6 +166,7 @@ class Timing:
     relay: float = 10.0
     watch: float = 1.0
     longest_gap: float = 2.0
+    bundle: float = 3.0
     cut_off: float = 4.0
     newcomer_silent: float = 15.0
     proven: float = 10.0

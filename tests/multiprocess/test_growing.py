@@ -117,9 +117,9 @@ def test_the_change_beyond_the_limit_ends_the_job(growing):
     growing.has(f"{ONE}:1")
     with growing.runs(*growing.discovers, "-np", "1", "--reset-limit", "1") as job:
         growing.comes_to(1)
-        growing.has(f"{ONE}:2")
-        growing.comes_to(2)
-        growing.has(f"{ONE}:3")
+        growing.has(f"{ONE}:3")  # whether or not these two are ready together
+        growing.comes_to(3)
+        growing.has(f"{ONE}:4")
         code, _, err = job.finish(90)
         job.wait_until_gone(5.0)
     assert code != 0

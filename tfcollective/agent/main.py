@@ -384,7 +384,7 @@ class Supervision:
             elif isinstance(command, StartCommand):
                 self._start(command)
             elif isinstance(command, LeaveCommand):
-                self._supervisor.ask_to_leave(command.task, command.why)
+                self._supervisor.ask_to_leave(command.task, command.why, command.change)
             elif isinstance(command, PrepareCommand):
                 self._prepare(command)
             elif isinstance(command, FinishCommand):

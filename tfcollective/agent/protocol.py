@@ -257,10 +257,11 @@ class StartCommand:
 @dataclass(frozen=True)
 class LeaveCommand:
     """A later line on the stdin of an elastic job's agent: this task is to leave in order, at a commit, as all do
-    where the node is to be taken away; ``why`` is for people."""
+    where the node is to be taken away; ``why`` is for people, and ``change`` the number of the launcher's decision."""
 
     task: TaskKey
     why: str
+    change: int = 0
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,9 @@ class Reporter:
         """The task's process has ended."""
         self._reports.put(lambda client: client.exited(record))
 
-    def node_leaves(self, tasks: Sequence[TaskKey], why: str) -> None:
+    def node_leaves(self, tasks: Sequence[TaskKey], why: str, change: int = 0) -> None:
         """The node of these tasks is to be taken away."""
-        self._reports.put(lambda client: client.node_leaves(tasks, why))
+        self._reports.put(lambda client: client.node_leaves(tasks, why, change))
 
     def _run(self) -> None:
         level = logging.WARNING

@@ -160,9 +160,9 @@ class Supervisor:
         self._known.add(worker.task)
         self._record_start_failure(worker, reason, _CANNOT_RUN)
 
-    def ask_to_leave(self, task: TaskKey, why: str) -> None:
+    def ask_to_leave(self, task: TaskKey, why: str, change: int = 0) -> None:
         """One task is to leave an elastic job in order, as all are when the node is to be taken away (:meth:`leave`).
-        Nothing if it does not run, or is being ended."""
+        Nothing if it does not run, or is being ended. ``change``: see :class:`LeaveCommand`."""
         if self._stop is not None:
             return
         for pid, worker in self._running.items():
@@ -171,7 +171,7 @@ class Supervisor:
                 stop = Stop(StopCause.PREEMPTION, self._clock.monotonic())
                 self._departures += [(at, number, pid) for at, number in stop_schedule(stop, self._limits)]
                 self._departures.sort()
-                self._reporter.node_leaves([task], why)
+                self._reporter.node_leaves([task], why, change)
 
     def finish(self) -> None:
         """No more processes will be started."""

@@ -197,9 +197,9 @@ class CoordinatorClient:
         people; ``ends``: its process is about to end, in whatever way."""
         self._call(messages.Leave(task, for_good, why, ends), messages.Nothing)
 
-    def node_leaves(self, tasks: Sequence[TaskKey], why: str) -> None:
+    def node_leaves(self, tasks: Sequence[TaskKey], why: str, change: int = 0) -> None:
         """Says that the node of these tasks of an elastic job is to be taken away, and why: for agents."""
-        self._call(messages.NodeLeaves(tuple(tasks), why), messages.Nothing)
+        self._call(messages.NodeLeaves(tuple(tasks), why, change), messages.Nothing)
 
     def done(self, task: TaskKey, *, again: bool = False) -> None:
         """Says that the task of an elastic job has completed the training, or, ``again``, begins another one."""
@@ -224,9 +224,9 @@ class CoordinatorClient:
         """Says how a task's process ended: for agents."""
         self._call(messages.Exited(record), messages.Nothing)
 
-    def admit(self, task: TaskKey) -> None:
-        """Says that a task takes part in the job from now on: for launchers."""
-        self._call(messages.Admit(task), messages.Nothing)
+    def admit(self, task: TaskKey, change: int = 0) -> None:
+        """Says that a task takes part in the job from now on: for launchers. See :class:`messages.Admit`."""
+        self._call(messages.Admit(task, change), messages.Nothing)
 
     def admit_no_more(self) -> None:
         """Says that no further task will take part: for launchers."""

@@ -134,7 +134,7 @@ class JobState:
             messages.Join: lambda what, now: self.membership.join(what.request, now, what.lost),
             messages.Beat: self._beat,
             messages.Leave: self._leave,
-            messages.NodeLeaves: lambda what, now: self.membership.ask_to_leave(what.tasks, what.why, now),
+            messages.NodeLeaves: lambda what, now: self.membership.ask_to_leave(what.tasks, what.why, now, what.change),
             messages.Done: lambda what, now: self.membership.done_training(what.task, now, again=what.again),
             messages.Failing: lambda what, now: self.membership.failing(what.task, what.cause, now),
             messages.Admit: self._admit,
@@ -262,7 +262,7 @@ class JobState:
     def _admit(self, what: messages.Admit, now: float) -> None:
         del now
         if self.membership.view_of(what.task) is None:  # else it is asked a second time, since no answer came
-            self.membership.admit(what.task)
+            self.membership.admit(what.task, what.change)
 
     def _started(self, what: messages.Started, now: float) -> None:
         self.membership.started(what.task, what.node, what.pid, what.host, now)

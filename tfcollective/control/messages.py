@@ -110,10 +110,12 @@ class Leave:
 
 @dataclass(frozen=True)
 class NodeLeaves:
-    """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order."""
+    """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order.
+    ``change``: the number of the launcher's decision, if it is one that concerns others, too; else 0."""
 
     tasks: tuple[TaskKey, ...]
     why: str
+    change: int = 0
 
 
 @dataclass(frozen=True)
@@ -321,9 +323,11 @@ class ReadOutput:
 
 @dataclass(frozen=True)
 class Admit:
-    """A task takes part in the job from now on. Asked again, it changes nothing."""
+    """A task takes part in the job from now on. Asked again, it changes nothing. ``change``: the number of the
+    launcher's decision to start it, and others; 0: it is the only one."""
 
     task: TaskKey
+    change: int = 0
 
 
 @dataclass(frozen=True)

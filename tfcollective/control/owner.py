@@ -49,8 +49,8 @@ class Coordinator(Protocol):
     def exited(self, record: ExitRecord) -> None:
         """As an agent's report: for the end of a process that no agent has reported."""
 
-    def admit(self, task: TaskKey) -> None:
-        """A task takes part in the job from now on."""
+    def admit(self, task: TaskKey, change: int = 0) -> None:
+        """A task takes part in the job from now on. ``change``: see :class:`messages.Admit`."""
 
     def admit_no_more(self) -> None:
         """No further task will take part: ranks that are too few need not wait for one."""

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tfcollective.control.causes import Bundles, CountedChanges
 from tfcollective.tasks import TaskKey
 from tfcollective.timing import TIMING
 from tfcollective.topology import Member, World
@@ -35,7 +36,7 @@ class Bounds:
         shortage: how long (s) those that are too few wait for others; 0: nothing replaces a task that has ended.
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.
-        changes: how often the world may change; None: for ever.
+        changes: how often the world may change, as :class:`CountedChanges` counts; None: for ever.
         outlasts_errors: whether a task that ends by an error of the program is lost as others are, and replaced; else
             there is no next world.
     """
@@ -136,7 +137,8 @@ class Rounds:
         self._seen = 0.0  # the time of the last call
         self._stopped = 0.0  # how much of the time until then does not count
         self._generation = first_generation - 1
-        self._last_generation = math.inf if bounds.changes is None else first_generation + bounds.changes
+        self._changes = CountedChanges(bounds.changes)
+        self._bundles = Bundles(TIMING.bundle)
         self._admits = True  # further tasks
         self._numbers = {task: number for number, task in enumerate(tasks)}  # by admission
         # What the next world waits for. Each join looks at counts alone: n joins may not look at n tasks each.
@@ -195,6 +197,8 @@ class Rounds:
             times.append(self._began + self._limit)
         if self._short_since is not None:
             times.append(self._short_since + self._bounds.shortage)
+        if self._bundles.until is not None:
+            times.append(self._bundles.until)
         return min(times, default=None)
 
     @property
@@ -217,13 +221,14 @@ class Rounds:
     def pending(self) -> int:
         """The generation for which the members are to come together though nothing has failed; 0: none.
 
-        It is the next one when a task waits for which there is room, or a member goes or is gone.
+        It is the next one when a task waits for which there is room, and for no other one that is about to come, or a
+        member goes or is gone.
         """
         if self._world is None or self._failed is not None or self.trained:
             return 0
         gone = self._staying < len(self._members) or any(task in self._members for task in self._asked)
         room = self._staying < self._bounds.largest
-        return self._generation + 1 if gone or (room and self._joiners) else 0
+        return self._generation + 1 if gone or (room and self._joiners > self._bundles.held) else 0
 
     def absence(self, task: TaskKey) -> Absence | None:
         """Why this task is in no later world; None: it may be."""
@@ -237,14 +242,17 @@ class Rounds:
         """With what it has joined the round."""
         return self._waiting.get(task)
 
-    def admit(self, task: TaskKey) -> None:
+    def admit(self, task: TaskKey, change: int = 0) -> None:
         """A task that takes part from now on, in place of another or as one more. A first world waits for it, a later
-        one does not."""
+        one does not. ``change``: the number of the decision by which it was started; 0: it is the only one."""
         if task in self._numbers:
             raise ValueError(f"{task} takes part already")
         self._numbers[task] = len(self._numbers)
+        self._changes.started(task, change)
         if self._world is None:
             self._required[task] = None
+        else:
+            self._bundles.started(task, change)
 
     def admit_no_more(self, now: float) -> None:
         """Nothing more is started: too few wait for those alone that have been admitted and have yet to join."""
@@ -263,6 +271,7 @@ class Rounds:
             self._staying += 1  # another process of a task whose first one has ended
         if task not in self._waiting and task not in self._members:
             self._joiners += 1
+            self._bundles.ready(task, now)
         self._waiting[task] = request
         self._required.pop(task, None)
         self._suspected.pop(task, None)
@@ -278,6 +287,7 @@ class Rounds:
             return None
         if self._world is not None:
             self._joiners -= 1
+            self._bundles.gone([task], ready=True)
         return self._waiting.pop(task)
 
     def done(self, task: TaskKey, now: float) -> None:
@@ -332,9 +342,10 @@ class Rounds:
             self._suspected.pop(task, None)
             self._settle(now)
 
-    def ask_to_leave(self, task: TaskKey, now: float) -> None:
+    def ask_to_leave(self, task: TaskKey, now: float, change: int = 0) -> None:
         """It is to leave the next time that the members come together: it completes what it does until then. One that
-        waits in a round has nothing to complete."""
+        waits in a round has nothing to complete. ``change``: as for :meth:`admit`."""
+        self._changes.leaves(task, change)
         if task in self._waiting:
             self.leaves(task, now)
         elif task not in self._absent:
@@ -352,6 +363,7 @@ class Rounds:
         now = self._counted(now)
         if self._failed is not None:
             return ()
+        self._bundles.expire(now)
         cut_off = [task for task, seen in self._suspected.items() if now >= seen + self._cut_off]
         for task in cut_off:
             self._drop(task, Absence.CUT_OFF)
@@ -387,7 +399,7 @@ class Rounds:
     def mark(self) -> Hashable:
         """Differs after each call that has changed more than the time."""
         sizes = len(self._waiting), len(self._required), len(self._suspected), len(self._absent), len(self._done)
-        counts = self._generation, self._staying, self._joiners
+        counts = self._generation, self._staying, self._joiners, self._bundles.held
         return self._failed, self._began, self._short_since, self._admits, sizes, counts
 
     def _counted(self, now: float) -> float:
@@ -414,8 +426,10 @@ class Rounds:
             self._absent[task] = why
         self._asked.discard(task)
         self._required.pop(task, None)
-        if self._waiting.pop(task, None) is not None and task not in self._members:
+        waited = self._waiting.pop(task, None) is not None
+        if waited and task not in self._members:
             self._joiners -= 1
+        self._bundles.gone([task], ready=waited)
         self._suspected.pop(task, None)
 
     def _settle(self, now: float) -> None:
@@ -438,10 +452,13 @@ class Rounds:
         if not stands_still:
             self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
             return
-        if self._generation >= self._last_generation:
-            self._fail(Failure.LIMIT)
-            return
-        self._form()
+        tasks = self._next_tasks()
+        if self._world is not None:
+            joined = [task for task in tasks if task not in self._members]
+            if not self._changes.add(joined, self._members.difference(tasks)):
+                self._fail(Failure.LIMIT)
+                return
+        self._form(tasks)
 
     def _break_off(self) -> None:
         """Those that had begun the round have gone: the others, who may train, need not come to it."""
@@ -479,15 +496,15 @@ class Rounds:
         self._began = self._short_since = None
         self._suspected.clear()
 
-    def _form(self) -> None:
+    def _form(self, tasks: Sequence[TaskKey]) -> None:
         self._generation += 1
-        tasks = self._next_tasks()
         requests = [self._waiting.pop(task) for task in tasks]
         members = (
             Member(request.task, rank, request.node, request.pid, request.address)
             for rank, request in enumerate(requests)
         )
         self._world = World(self._generation, tuple(members))
+        self._bundles.gone(tasks, ready=True)
         self._members = frozenset(tasks)
         self._required = dict.fromkeys(tasks)
         self._done.clear()

@@ -149,9 +149,9 @@ class CoordinatorServer:
         """As an agent's report: for the end of a process that no agent has reported."""
         self._on_thread(_call(self._service.exited, record))
 
-    def admit(self, task: TaskKey) -> None:
+    def admit(self, task: TaskKey, change: int = 0) -> None:
         """A task takes part in the job from now on."""
-        self._on_thread(_call(self._service.admit, task))
+        self._on_thread(_call(self._service.admit, task, change))
 
     def admit_no_more(self) -> None:
         """No further task will take part: ranks that are too few need not wait for one."""

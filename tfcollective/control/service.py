@@ -160,9 +160,9 @@ class JobService:
         """Notes the end of a task's process."""
         self._make(messages.Exited(record), _ROUND, _ENDS, _TIME)
 
-    def admit(self, task: TaskKey) -> None:
+    def admit(self, task: TaskKey, change: int = 0) -> None:
         """See :meth:`Membership.admit`."""
-        self._make(messages.Admit(task))
+        self._make(messages.Admit(task, change))
 
     def admit_no_more(self) -> None:
         """See :meth:`Membership.admit_no_more`."""
@@ -294,7 +294,7 @@ class JobService:
         return messages.Nothing()
 
     async def _admit(self, message: messages.Admit) -> messages.Nothing:
-        self.admit(message.task)
+        self.admit(message.task, message.change)
         return messages.Nothing()
 
     async def _admit_no_more(self, message: messages.AdmitNoMore) -> messages.Nothing:

@@ -334,9 +334,9 @@ class Membership:
                 self._set_due(task, now, self._start_timeout, "had not called init() within {:g} s (--start-timeout)")
         self._keep(view)
 
-    def admit(self, task: TaskKey) -> None:
+    def admit(self, task: TaskKey, change: int = 0) -> None:
         """A task that takes part from now on, in addition to the first ones. Its rank follows with the world."""
-        self._rounds.admit(task)
+        self._rounds.admit(task, change)
         self._views[task] = TaskView(task, len(self._views))
         self._later.add(task)
 
@@ -497,9 +497,9 @@ class Membership:
         for task, _ in silence.members:
             self._liveness.heard(task, now)
 
-    def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float) -> None:
+    def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float, change: int = 0) -> None:
         """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
-        together next, and the others train on."""
+        together next, and the others train on. ``change``: see :meth:`Rounds.admit`."""
         for view in [self._known(task) for task in tasks]:  # all or none
             task = view.task
             if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
@@ -508,7 +508,7 @@ class Membership:
             if self._rounds.is_waiting(task) or self._withdrawn.pop(task, None) is not None:
                 self.leave(task, now, for_good=True)
             else:
-                self._rounds.ask_to_leave(task, now)
+                self._rounds.ask_to_leave(task, now, change)
         self._note_round(now)
 
     def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "", *, ends: bool = False) -> None:
@@ -716,7 +716,7 @@ class Membership:
         if failed is not None and self._failure is None and not self._over:
             names = tuple(str(task) for task in self.missing)
             self._failure = RendezvousFailure(self._describe(failed.why), names, failed.why is Failure.LATE)
-        if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.waiting):
+        if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.began):
             self._disturbed = now
         if self._first_came is None and self._rounds.began:
             self._first_came = now

@@ -214,9 +214,9 @@ class WatchedCoordinator:
         """See :class:`Coordinator`."""
         self._ask_if_served(lambda client: client.exited(record))
 
-    def admit(self, task: TaskKey) -> None:
+    def admit(self, task: TaskKey, change: int = 0) -> None:
         """See :class:`Coordinator`."""
-        self._ask_if_served(lambda client: client.admit(task))
+        self._ask_if_served(lambda client: client.admit(task, change))
 
     def admit_no_more(self) -> None:
         """See :class:`Coordinator`."""

@@ -17,7 +17,7 @@ from tfcollective.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective.failures import NOT_STARTED, ExitRecord
 from tfcollective.launch.nodes import Node
 from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.placement import Blocks, Slot, next_changes
+from tfcollective.launch.plan.placement import Blocks, Changes, Slot, next_changes
 from tfcollective.launch.running.job import LOST, Job
 from tfcollective.log import get_logger
 from tfcollective.tasks import WORKER, TaskKey
@@ -116,6 +116,8 @@ class Reconciler:
         self._first = frozenset(self._running)
         self._begun: dict[TaskKey, float] = {}  # when one that is none of the first was started
         self._begin = time.monotonic()
+        self._change = 0  # the number of the newest decision; see _number()
+        self._due: dict[Slot, int] = {}  # to be filled: since which decision
         self._over = False
         self._too_few = False  # ranks to train at all
         self._stopped = threading.Event()
@@ -323,6 +325,7 @@ class Reconciler:
             blocked=self._hosts_on(self._blocked),
             given_up=self._given_up,
         )
+        self._number(changes)
         for task in changes.leave:
             if self._node_of(self._running[task].host) is not None:  # else its end is about to be noted
                 self._ask_to_leave(task)
@@ -337,6 +340,13 @@ class Reconciler:
             self._finish()
         waits = [max(0.0, one - now) for one in (ends, self._hopeless_at) if one is not None]
         return min(TIMING.world_looks if self._one_stays_for_others else TIMING.idle, *waits)
+
+    def _number(self, changes: Changes) -> None:
+        """Numbers the decision, if there is a new one: what is started or leaves because of it, at whatever time, is
+        one change of the hosts."""
+        if changes.leave or any(slot not in self._due for slot in changes.start):
+            self._change += 1
+        self._due = {slot: self._due.get(slot, self._change) for slot in changes.start}
 
     @property
     def _hopeless_at(self) -> float:
@@ -394,7 +404,7 @@ class Reconciler:
         self._leaving.add(task)
         why = f"slot {slot.number} of {slot.host or 'this host'} is gone"
         _LOG.warning("%s is asked to leave: %s", task, why)
-        self._nodes[slot.host].send(LeaveCommand(task, why))
+        self._nodes[slot.host].send(LeaveCommand(task, why, self._change))
 
     def _fill(self, slot: Slot) -> None:
         """Starts a process there, or the agent that will, if it is not about to come or to end."""
@@ -420,7 +430,7 @@ class Reconciler:
         earlier = self._earlier.get(slot)
         self._running[task], self._earlier[slot] = slot, task
         worker = self._job.newcomer(task, rank, slot, self._place_of(slot))
-        self._job.admit(worker, node.send)
+        self._job.admit(worker, node.send, self._due.pop(slot))
         if earlier is None:
             _LOG.warning("%s is started on %s", task, worker.place or "this host")
         else:

@@ -38,7 +38,7 @@ class Reports:
     def exited(self, record):
         self.ended.append(record)
 
-    def node_leaves(self, tasks, why):
+    def node_leaves(self, tasks, why, change=0):
         self.notices.append(([str(task) for task in tasks], why))
 
 

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tfcollective.control.rounds import Absence, Bounds, Failed, Failure, JoinRequest, Rounds
 from tfcollective.tasks import TaskKey, workers
+from tfcollective.timing import TIMING
 
 TIMEOUT, SHORTAGE, CUT_OFF = 60.0, 30.0, 2.0
 
@@ -406,6 +407,41 @@ def test_the_change_beyond_the_limit_ends_the_job():
     assert (made.world.generation, made.failed.why) == (6, Failure.LIMIT)
 
 
+def test_ranks_that_come_because_of_one_change_of_the_hosts_are_one_change_of_the_world():
+    made = Rounds(workers(1), Bounds(1, 1, 4, SHORTAGE, changes=1), TIMEOUT)
+    made.join(request(0), 0.0)
+    for index in (1, 2):
+        made.admit(task(index), change=1)
+    made.join(request(1), 1.0)
+    made.join(request(0, 1), 2.0)  # it had lost something
+    assert order(made) == [0, 1]
+    made.join(request(2), 9.0)
+    for index in (0, 1):
+        made.join(request(index, 2), 9.0)
+    assert (order(made), made.failed) == ([0, 1, 2], None)
+    made.ended(task(2), 10.0)
+    for index in (0, 1):
+        made.join(request(index, 3), 10.0)
+    assert made.failed == Failed(Failure.LIMIT)
+
+
+def test_a_newcomer_waits_a_moment_for_one_that_was_started_with_it():
+    made = begun(1)
+    for index in (1, 2):
+        made.admit(task(index), change=1)
+    made.join(request(1), 10.0)
+    assert (made.pending, made.deadline) == (0, 10.0 + TIMING.bundle)
+    made.join(request(2), 11.0)
+    assert (made.pending, made.deadline) == (2, None)
+
+    made = begun(1)
+    for index in (1, 2):
+        made.admit(task(index), change=1)
+    made.join(request(1), 10.0)
+    made.expire(made.deadline)
+    assert (made.pending, made.deadline) == (2, None)
+
+
 def test_too_few_do_not_wait_when_nothing_more_is_started():
     made = begun(3, smallest=3)
     made.ended(task(1), 10.0)
@@ -543,11 +579,11 @@ class AllOrders(RuleBasedStateMachine):
     def suspect(self, data):
         self.rounds.suspect(data.draw(st.sampled_from(self.known)), self.now)
 
-    @rule()
+    @rule(change=st.integers(0, 2))
     @precondition(lambda self: len(self.known) < 9)
-    def admit(self):
+    def admit(self, change):
         self.known.append(task(len(self.known)))
-        self.rounds.admit(self.known[-1])
+        self.rounds.admit(self.known[-1], change)
 
     @rule(seconds=st.sampled_from([0.5, CUT_OFF, SHORTAGE, TIMEOUT]))
     def pass_time(self, seconds):
@@ -580,6 +616,9 @@ class AllOrders(RuleBasedStateMachine):
         if self.rounds.failed is None and self.worlds and self.rounds.pending == 0 and not self.rounds.trained:
             members = {member.task for member in self.worlds[-1].members}
             assert not any(self.rounds.absence(one) for one in members)
+            newcomers = [one for one in self._living() if self.rounds.is_waiting(one) and one not in members]
+            full = len(members) == self.bounds.largest
+            assert not newcomers or full or self.rounds.deadline is not None  # they wait for others
             assert not members & self.asked
 
 

@@ -12,7 +12,7 @@ from time_limits import within
 from tfcollective.cli.status import elastic_lines
 from tfcollective.clock import SYSTEM_CLOCK
 from tfcollective.codec import decode, encode
-from tfcollective.control.messages import Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
+from tfcollective.control.messages import Admit, Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
 from tfcollective.control.output_log import OutputPage, OutputPiece
 from tfcollective.control.rounds import Bounds, JoinRequest
 from tfcollective.control.service import JobService
@@ -66,6 +66,33 @@ def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> Non
         return answers
 
     assert all(one.world is not None for one in asyncio.run(meet()))
+
+
+def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> None:
+    async def worlds() -> list[Joined]:
+        clock = ManualClock()
+        membership = Membership(workers(1), 60.0, bounds=Bounds(1, 1, 3, 10.0, changes=1))
+        service = JobService("job", membership, Store(1 << 20), clock)
+
+        async def ask(request: object) -> bytes:
+            return await service.answer(path_of(type(request)), encode(request))
+
+        async def join(*indices: int) -> list[Joined]:
+            clock.advance(1.0)
+            requests = (JoinRequest(TaskKey("worker", i), 1, "n", i, f"{i} at {clock.wall()}") for i in indices)
+            answers = await asyncio.gather(*(ask(Join(one, 20.0)) for one in requests))
+            return [decode(one, Joined, "the answer") for one in answers]
+
+        await join(0)
+        for index in (1, 2):
+            await ask(Admit(TaskKey("worker", index), 7))
+        found = await join(1, 0) + await join(2, 1, 0)
+        await ask(NodeLeaves((TaskKey("worker", 2),), "its slot is gone", 7))
+        return found + await join(1, 0, 2)
+
+    answers = asyncio.run(worlds())
+    assert [one.world is not None for one in answers] == [True] * 7 + [False]
+    assert answers[-1].leave == "its slot is gone"
 
 
 def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:

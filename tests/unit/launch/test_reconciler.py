@@ -94,12 +94,14 @@ class Job:
             durations={},
         )
         self.dismissed, self.admitted, self.lost, self.closed = [], [], [], False
+        self.changes = []
 
     def newcomer(self, task, rank, slot, place):
         return SimpleNamespace(task=task, rank=rank, local_rank=slot.number, place=f"{slot.host}", world=place)
 
-    def admit(self, worker, send):
+    def admit(self, worker, send, change):
         self.admitted.append(worker)
+        self.changes.append(change)
 
     def admit_no_more(self):
         self.closed = True
@@ -195,6 +197,19 @@ def test_new_slots_get_a_rank_each_and_new_hosts_an_agent_first(began):
         *(3, 4, 1, 2),
         *(1, 2),
     )
+
+
+def test_what_starts_and_leaves_because_of_one_change_of_the_hosts_carries_its_number(began):
+    one = began(("a", 2), max_proc=9)
+    one.it.found([Host("a", 1), Host("b", 2), Host("c", 1)])
+    b = one.opener.comes("b")
+    until(lambda: len(b.started) == 2)
+    one.job.ends("worker:2", 1)  # a loss is a change of its own
+    until(lambda: len(b.started) == 3)
+    c = one.opener.comes("c")  # it has taken its time
+    until(lambda: len(c.started) == 1)
+    assert one.job.changes == [1, 1, 2, 1]
+    assert [order.change for order in one.nodes["a"].orders] == [1]
 
 
 def test_slots_that_are_gone_are_left_in_order_and_no_loss(began):

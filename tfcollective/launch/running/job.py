@@ -265,9 +265,9 @@ class Job:
         named = self._coordinator.get_blob(MODULES) or b""
         return tuple(filter(None, named.decode().split(",")))
 
-    def admit(self, worker: WorkerPlan, send: Callable[[Command], None]) -> None:
-        """One more process takes part, whose agent gets orders by ``send``."""
-        self._coordinator.admit(worker.task)
+    def admit(self, worker: WorkerPlan, send: Callable[[Command], None], change: int = 0) -> None:
+        """One more process takes part, whose agent gets orders by ``send``; ``change``: see :class:`messages.Admit`."""
+        self._coordinator.admit(worker.task, change)
         self._places[str(worker.task)] = worker.place
         self._killer.add([worker.task], send)
 
