@@ -6,6 +6,7 @@ system knows and sends the record to the coordinator.
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -286,6 +287,30 @@ def end_call(path: str) -> None:
 def is_in_call(path: str) -> bool:
     """Whether the process that the record in ``path`` belongs to has ended within such a function."""
     return _note_of_call(path).exists()
+
+
+def note_member(path: str) -> None:
+    """Notes beside the record in ``path`` that this process takes part in the job; OSError if it cannot."""
+    write_private(_note_of_member(path), str(os.getpid()).encode())
+
+
+def forget_member(path: str) -> None:
+    """It has left the job. Nothing if the note is another process's."""
+    if member(path) == os.getpid():
+        _note_of_member(path).unlink(missing_ok=True)
+
+
+def member(path: str) -> int | None:
+    """The process that takes part in the job as the one that the record in ``path`` belongs to, or has ended without a
+    word; None if there is none."""
+    try:
+        return int(_note_of_member(path).read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _note_of_member(path: str) -> Path:
+    return Path(f"{path}.member")
 
 
 def _note_of_call(path: str) -> Path:

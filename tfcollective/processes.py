@@ -173,6 +173,16 @@ class ProcessState:
     cpu_seconds: float
 
 
+def is_running_with(pid: int, name: str, value: str) -> bool:
+    """Whether this process runs, and was started with this value of an environment variable: another process may have
+    its number by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(name) == value
+    except (psutil.Error, OSError):
+        return False
+
+
 def is_stopped(pid: int) -> bool:
     """Whether this process is stopped, by a signal or by a debugger."""
     try:

@@ -27,11 +27,12 @@ from tfcollective.failures import (
     ExitRecord,
     describe_exception,
     is_in_call,
+    member,
     read_exception,
 )
 from tfcollective.log import get_logger
 from tfcollective.machine.control_groups import MemoryKills, memory_kills
-from tfcollective.processes import describe_status, pass_on, signal_group, spawn, state_of
+from tfcollective.processes import describe_status, is_running_with, pass_on, signal_group, spawn, state_of
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING, Timing
@@ -434,6 +435,13 @@ def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> 
     code, number = describe_status(status)
     if code == 0 and exception is not None and exception.final:
         return _HIDDEN, None, "exited with code 0 although an exception had ended its program"
+    program = _program_of(worker) if code == 0 else None
+    if program is not None:
+        return (
+            _HIDDEN,
+            None,
+            f"exited with code 0 while its program, process {program}, went on: a command has to wait for its program",
+        )
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _HIDDEN, None, "exited with code 0 before its function had returned"
     return code, number, worker.kill_reason if number in (signal.SIGKILL, signal.SIGTERM) else ""
@@ -443,3 +451,12 @@ def _why_not_run(program: str, error: OSError) -> str:
     at = "" if error.filename in (None, program) else f" ({error.filename})"
     hint = "; a script needs a first line that names its interpreter, such as #!/bin/sh"
     return f"cannot run {program!r}: {error.strerror}{at}{hint if error.errno == errno.ENOEXEC else ''}"
+
+
+def _program_of(worker: _Worker) -> int | None:
+    """The process that still takes part in the job for a command that has ended; None if there is none."""
+    path = str(worker.failure_file)
+    program = member(path)
+    if program is None or program == worker.process.pid:
+        return None
+    return program if is_running_with(program, variable("failure_file"), path) else None

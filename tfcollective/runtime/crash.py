@@ -11,7 +11,14 @@ from pathlib import Path
 from types import TracebackType
 
 from tfcollective.errors import CollectiveError
-from tfcollective.failures import is_consequence, is_permanent, message_of, write_exception
+from tfcollective.failures import (
+    forget_member,
+    is_consequence,
+    is_permanent,
+    message_of,
+    note_member,
+    write_exception,
+)
 from tfcollective.log import get_logger
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tracebacks import cause_line
@@ -79,7 +86,8 @@ def _leave_record(
 
 
 class CrashHook:
-    """Wraps ``sys.excepthook``; the hook that was there before still runs, after ours.
+    """Wraps ``sys.excepthook``; the hook that was there before still runs, after ours. While it is there, a note tells
+    the agent that this process takes part in the job: its command may be a wrapper that ends before.
 
     Args:
         failure_file: where the record goes; None for nowhere.
@@ -106,9 +114,15 @@ class CrashHook:
         """Puts the hook in place."""
         self._previous = sys.excepthook
         sys.excepthook = self._hook
+        if self._failure_file is not None:
+            with suppress(OSError):  # what cannot be noted here cannot be recorded either, which is said then
+                note_member(self._failure_file)
 
     def remove(self) -> None:
         """Puts the previous hook back, unless another one has been put over this one."""
+        if self._failure_file is not None:
+            with suppress(OSError):
+                forget_member(self._failure_file)
         if sys.excepthook == self._hook and self._previous is not None:
             sys.excepthook = self._previous
 

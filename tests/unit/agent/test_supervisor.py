@@ -180,6 +180,37 @@ def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, 
         assert record.how == "exited with code 0 although an exception had ended its program"
 
 
+GOES_ON = """
+import os, subprocess, sys, time
+from tfcollective.failures import forget_member, note_member
+path = os.environ['TFCOLLECTIVE_FAILURE_FILE']
+note_member(path)
+if len(sys.argv) > 1: forget_member(path)
+print(1, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_command_that_ends_while_its_program_goes_on_has_failed(tmp_path, clock, left):
+    """As a script that starts it with ``&`` does; not one whose program has left the job, and only cleans up."""
+    wrapper = f"""
+import subprocess, sys
+program = subprocess.Popen([sys.executable, '-c', {GOES_ON!r}] + {["left"] * left}, stdout=subprocess.PIPE)
+program.stdout.readline()
+print(program.pid, flush=True)
+"""
+    supervisor, reports = supervise(tmp_path, clock, wrapper)
+    reap_until(supervisor, lambda: supervisor.done)
+    (record,) = reports.ended
+    program = int((tmp_path / "logs/rank.0/stdout").read_text())
+    os.kill(program, signal.SIGKILL)
+    assert record.failed == (not left)
+    if not left:
+        went_on = f"while its program, process {program}, went on"
+        assert record.how == f"exited with code 0 {went_on}: a command has to wait for its program"
+
+
 HANDLES = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7))

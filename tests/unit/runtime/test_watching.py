@@ -16,7 +16,7 @@ from time_limits import within
 import tfcollective
 from tfcollective.communicator import CommunicatorInfo
 from tfcollective.errors import ConfigError, CoordinatorError, PeerLostError
-from tfcollective.failures import read_exception
+from tfcollective.failures import member, read_exception
 from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause, noted_if_permanent
 from tfcollective.runtime.interrupt import InterruptWatch, is_stuck
 
@@ -44,9 +44,10 @@ def test_a_crash_is_recorded_reported_and_shown(tmp_path: Path, quiet: list[Base
     before = sys.excepthook
     hook = CrashHook(str(tmp_path / "record"), aborted.append, lambda: None)
     hook.install()
+    assert member(str(tmp_path / "record")) == os.getpid()
     crash(hook, ValueError("rotten\nand more"))
     hook.remove()
-    assert sys.excepthook is before
+    assert (sys.excepthook, member(str(tmp_path / "record"))) == (before, None)
     record = read_exception(str(tmp_path / "record"))
     assert record is not None
     assert (record.type, record.message, record.consequence) == ("ValueError", "rotten\nand more", False)
