@@ -46,10 +46,10 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit | None:
 
 
 def memory_kills(proc: Path = PROC) -> MemoryKills | None:
-    """What the kernel counts for the process's own group, or where it has none for the host. None: the kernel does not
-    say."""
+    """What the kernel counts for the nearest group that has a counter, or where none has for the host. None: the kernel
+    does not say."""
     counters = [folder / ("memory.events" if v2 else "memory.oom_control") for v2, folder in _groups(proc, "memory")]
-    places = [("control group", counter) for counter in counters[:1]] + [("host", proc.parent / "vmstat")]
+    places = [("control group", counter) for counter in counters] + [("host", proc.parent / "vmstat")]
     for where, counter in places:
         for line in _lines(counter):
             name, _, count = line.partition(" ")

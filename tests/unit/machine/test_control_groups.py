@@ -96,8 +96,9 @@ def test_what_the_kernel_has_killed_for_lack_of_memory(tmp_path):
 
 
 def test_what_the_kernel_has_killed_in_a_group_of_version_1(tmp_path):
-    (tmp_path / "mountinfo").write_text(mounted(tmp_path, "cgroup", controllers="rw,memory"))
-    (tmp_path / "cgroup").write_text("5:memory:/job\n")
+    unified = mounted(tmp_path / "unified", "cgroup2")  # without the controller
+    (tmp_path / "mountinfo").write_text(unified + mounted(tmp_path, "cgroup", controllers="rw,memory"))
+    (tmp_path / "cgroup").write_text("5:memory:/job\n0::/\n")
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     assert memory_kills(tmp_path) == MemoryKills("control group", 4)
