@@ -101,8 +101,8 @@ def test_the_command(tmp_path, capsys) -> None:
     assert invoke("tfcollective", ["migrate", str(script)]) == 1
     out = capsys.readouterr().out
     assert out.startswith(
-        f"{script}: does not run here as it is: tfcollective has no horovod.torch, no horovod.tensorflow.nothing_like_it; "
-        "change 5 imports; read the notes on "
+        f"{script}: does not run here as it is: tfcollective has no horovod.torch, no "
+        "horovod.tensorflow.nothing_like_it; change 5 imports; read the notes on "
     )
     assert "line 6: horovod.torch -> there is nothing like it" in out
     assert "  different: horovod.tensorflow.join (line 11): averages are" in out
