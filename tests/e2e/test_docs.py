@@ -9,10 +9,16 @@ from jobs import run_job
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = [f"docs/reference/api/{name}.md" for name in ("tfcollective", "keras", "tensorflow", "elastic")]
 PAGES = ("README.md", "docs/quickstart.md", "docs/reference/python_api.md", *REFERENCE)
+
+
+def blocks_of(text: str) -> list[str]:
+    """The Python examples of a page; those that are shown as a difference, with it applied."""
+    found = re.findall(r"^```(python|diff)\n(.*?)^```", text, re.M | re.S)
+    return [re.sub(r"^-.*\n|^[ +]", "", block, flags=re.M) if kind == "diff" else block for kind, block in found]
+
+
 BLOCKS = {
-    f"{page}-{number}": block
-    for page in PAGES
-    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S), 1)
+    f"{page}-{number}": block for page in PAGES for number, block in enumerate(blocks_of((ROOT / page).read_text()), 1)
 }
 LAUNCHES = [name for name, block in BLOCKS.items() if "tfcollective.run(" in block]
 # One job runs them all, one after the other: importing TensorFlow takes longer than any of them.

@@ -76,6 +76,15 @@ def test_digits_run_unchanged_without_the_launcher(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.tensorflow
+def test_the_example_of_two_faster_processes_learns():
+    done = run_job(EXAMPLES / "faster_together.py", 2, "--epochs", "2", whole=True)
+    (accuracy, rate) = re.findall(r"accuracy ([0-9.]+), [0-9.]+ s for an epoch, (\d+) images/s", done.stdout)[0]
+    assert float(accuracy) > 0.9
+    assert int(rate) > 0
+
+
+@pytest.mark.long
+@pytest.mark.tensorflow
 def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
     trace = tmp_path / "trace.json"
     done = run_job(EXAMPLES / "custom_loop.py", 2, whole=True, TFCOLLECTIVE_TIMELINE=str(trace))
