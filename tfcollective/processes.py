@@ -11,7 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -227,6 +227,35 @@ def end_descendants() -> None:
         alive = psutil.Process().children(recursive=True)
         _signal_all(alive, signal.SIGKILL)
         psutil.wait_procs(alive, TIMING.swept)
+
+
+def signal_orphans(leader: int, mark: tuple[str, str], known: Collection[int], number: int) -> int:
+    """Sends a signal to the processes that a child which has ended has left, and to all below them; returns how many.
+
+    They have become our children (:func:`become_subreaper`). They are in the session that ``leader`` led, or have begun
+    one of their own and have ``mark``, a variable and its value, in their environment.
+
+    Args:
+        leader: the process id that the child had.
+        mark: what the children of no other child have.
+        known: our own children.
+        number: of the signal.
+    """
+    left = [one for one in psutil.Process().children() if one.pid not in known and _is_left_by(one, leader, mark)]
+    for one in tuple(left):
+        with contextlib.suppress(psutil.Error):
+            left += one.children(recursive=True)
+    _signal_all(left, number)
+    return len(left)
+
+
+def _is_left_by(process: psutil.Process, leader: int, mark: tuple[str, str]) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return os.getsid(process.pid) == leader or process.environ().get(mark[0]) == mark[1]
+    except (psutil.Error, OSError):
+        return False  # it has ended, or has become another user's
 
 
 def _signal_all(processes: Sequence[psutil.Process], number: int) -> None:

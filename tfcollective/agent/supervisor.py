@@ -32,7 +32,15 @@ from tfcollective.failures import (
 )
 from tfcollective.log import get_logger
 from tfcollective.machine.control_groups import MemoryKills, memory_kills
-from tfcollective.processes import describe_status, is_running_with, pass_on, signal_group, spawn, state_of
+from tfcollective.processes import (
+    describe_status,
+    is_running_with,
+    pass_on,
+    signal_group,
+    signal_orphans,
+    spawn,
+    state_of,
+)
 from tfcollective.settings import environ_snapshot, variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import TIMING, Timing
@@ -92,6 +100,7 @@ class Supervisor:
         self._leaving = False
         self._schedule: list[tuple[float, int]] = []
         self._departures: list[tuple[float, int, int]] = []  # when, which signal, to which process that is to leave
+        self._orphaned: list[tuple[float, int, _Worker]] = []  # when, which signal, to what this one has left
         self._preemption = PreemptionWatch(
             config.preemption_file, config.preemption_command, environ_snapshot(), config.cwd, self._limits, clock
         )
@@ -105,7 +114,9 @@ class Supervisor:
     @property
     def wake_at(self) -> float | None:
         """When :meth:`tick` has something to do (monotonic), or None."""
-        own = [one[0] for one in (*self._schedule[:1], *self._departures[:1])]
+        own = [one[0] for one in self._schedule[:1]]
+        own += [one[0] for one in self._departures[:1]]
+        own += [one[0] for one in self._orphaned[:1]]
         return min((at for at in (*own, self._preemption.wake_at) if at is not None), default=None)
 
     @property
@@ -152,7 +163,9 @@ class Supervisor:
         if self._spare is not None or self._finishes or self._leaving or self._stop is not None:
             return
         try:
-            self._spare = Spare.start(worker.argv, modules, self._env_of(worker), self._config.cwd)
+            # Without the task of another rank: the kernel shows this environment of what it will fork, too.
+            env = {name: value for name, value in self._env_of(worker).items() if name != variable("task")}
+            self._spare = Spare.start(worker.argv, modules, env, self._config.cwd)
         except OSError as error:
             _LOG.warning("agent: a spare process cannot be started: %s", error)
 
@@ -201,6 +214,7 @@ class Supervisor:
             if worker is not None:
                 self._ended.append(worker)
                 self._record_exit(worker, status)
+                self._end_orphans(worker)
                 self._end_without_ranks()
             else:  # or an orphan that became our child
                 self._preemption.ended(pid, status)
@@ -280,6 +294,9 @@ class Supervisor:
             if pid in self._running:
                 self._running[pid].kill_reason = f"had not left, as it was asked to, within {limit}"
                 self._signal(pid, number)
+        while self._orphaned and self._orphaned[0][0] <= now:
+            _, number, worker = self._orphaned.pop(0)
+            self._signal_orphans(worker, number)
         while self._schedule and self._schedule[0][0] <= now:
             _, number = self._schedule.pop(0)
             for pid, worker in self._running.items():
@@ -288,6 +305,22 @@ class Supervisor:
                 self._signal(pid, number)
             if self._signalled_at is None:
                 self._signalled_at = now
+
+    def _end_orphans(self, worker: _Worker) -> None:
+        """Where the job goes on without a rank, the processes that it started end with it. Else all end together."""
+        goes_on = self._config.elastic and self._stop is None and not worker.config.is_auxiliary_task
+        if goes_on and (worker.process.returncode != 0 or worker.leaves):
+            # Not at once: to look at all processes takes a while, and the others wait for the report of this end.
+            now, wait = self._clock.monotonic(), self._limits.sweep
+            self._orphaned += [(now + wait, signal.SIGTERM, worker), (now + 2 * wait, signal.SIGKILL, worker)]
+            self._orphaned.sort(key=lambda one: one[0])
+
+    def _signal_orphans(self, worker: _Worker, number: int) -> None:
+        known = {*self._running, *(() if self._spare is None else (self._spare.pid,))}
+        mark = variable("task"), str(worker.config.task)
+        count = signal_orphans(worker.process.pid, mark, known, number)
+        if count:
+            _LOG.info("agent: sending signal %d to %d processes that %s has left", number, count, worker.config.task)
 
     def _signal(self, pid: int, number: int) -> None:
         _LOG.info("agent: sending signal %d to process %d", number, pid)

@@ -1,5 +1,6 @@
 """The supervisor's decisions about real, short processes; the test advances the clock."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -7,7 +8,9 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import pytest
 from manual_clock import ManualClock
 from time_limits import within
@@ -17,7 +20,8 @@ from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective.agent.supervisor import Supervisor
 from tfcollective.failures import NOT_STARTED, first_cause
 from tfcollective.machine.control_groups import MemoryKills
-from tfcollective.processes import state_of
+from tfcollective.processes import become_subreaper, state_of
+from tfcollective.settings import variable
 from tfcollective.tasks import NO_RANK, TaskKey
 from tfcollective.timing import Timing
 
@@ -362,6 +366,7 @@ def test_the_output_of_an_earlier_run_is_kept(tmp_path, clock):
         supervisor = Supervisor(config, dict(os.environ), "node", Reports(), LIMITS, clock)
         supervisor.start()
         reap_until(supervisor, lambda supervisor=supervisor: supervisor.done)
+        supervisor.drain(within(20))
     files = sorted((tmp_path / "logs" / "rank.0").glob("stdout*"))
     assert [path.name for path in files] == ["stdout", "stdout.1", "stdout.2"]
     assert [path.read_text() for path in files] == ["2\n", "0\n", "1\n"]
@@ -482,3 +487,58 @@ def test_an_auxiliary_task_does_not_keep_a_node_that_is_to_be_taken_away(tmp_pat
     supervisor.leave("its agent got SIGTERM")
     reap_until(supervisor, lambda: supervisor.done)
     assert reports.notices == [([], "its agent got SIGTERM")]
+
+
+# ---- what a lost rank leaves -----------------------------------------------------------------------------------------
+
+# Two children: one in its session, one in its own that SIGTERM does not end. Then it waits, or is killed.
+WITH_CHILDREN = """
+import os, subprocess, sys, time
+from pathlib import Path
+deaf = "trap '' TERM; while :; do sleep 1; done"
+children = [subprocess.Popen(["sleep", "600"]), subprocess.Popen(["sh", "-c", deaf], start_new_session=True)]
+Path({file!r} + ".new").write_text(" ".join(str(one.pid) for one in children))
+os.rename({file!r} + ".new", {file!r})
+os.kill(os.getpid(), 9) if {dies} else time.sleep(600)
+"""
+
+
+@pytest.fixture
+def subreaper():
+    """What an agent is for the time of a test."""
+    become_subreaper()
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+def lives(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_processes_that_a_lost_rank_has_started_end_with_it_and_no_others(tmp_path, clock, subreaper):
+    files = [str(tmp_path / name) for name in ("stays", "dies")]
+    programs = [WITH_CHILDREN.format(file=file, dies=file.endswith("dies")) for file in files]
+    workers = tuple(
+        WorkerPlan(TaskKey("worker", rank), rank, (sys.executable, "-c", program), {variable("task"): f"worker:{rank}"})
+        for rank, program in enumerate(programs)
+    )
+    reports = Reports()
+    config = AgentConfig("job", workers, str(tmp_path), elastic=True)
+    supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
+    supervisor.start()
+    reap_until(supervisor, lambda: reports.ended and all(Path(file).exists() for file in files))
+    stays, dies = ([int(pid) for pid in Path(file).read_text().split()] for file in files)
+    assert supervisor.wake_at <= clock.monotonic() + LIMITS.sweep
+    clock.advance(LIMITS.sweep)
+    supervisor.tick()
+    reap_until(supervisor, lambda: not lives(dies[0]))
+    clock.advance(LIMITS.sweep)
+    supervisor.tick()
+    reap_until(supervisor, lambda: not any(map(lives, dies)))
+    assert all(map(lives, stays))
+    supervisor.stop(StopCause.REQUEST, signal.SIGKILL)
+    reap_until(supervisor, lambda: supervisor.done)
+    os.kill(stays[1], signal.SIGKILL)  # it has left the session, and its agent would end it
