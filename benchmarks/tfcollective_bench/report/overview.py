@@ -25,10 +25,13 @@ RUNNERS = {
 }
 ONE, BOUND = "one process, Keras 2", "two unconnected processes, Keras 2"
 MODELS = {"MLP 1024": "perceptron, 1.9 M weights", "convolutions": "convolutional network"}
-CHANGES = {"`ours`": "tfcollective", "`restart`": "restart from\na backup", "Horovod elastic": "Horovod\nelastic"}
-CHANGE = "SIGKILL to the survivors' next step"
+SYSTEMS = {"`ours`": "tfcollective", "`restart`": "restart from\na backup", "Horovod elastic": "Horovod\nelastic"}
+TIMES = {
+    "SIGKILL to the survivors' next step": "until the others' next step",
+    "SIGKILL to the replacement's first step": "until the first step of its replacement",
+}
 
-_WIDTH_IN, _DPI = 4.0, 200  # for 400 pixels of a page, twice as dense
+_WIDTH_IN, _HEIGHT_IN, _DPI = 4.0, 4.3, 200  # for 400 pixels of a page, twice as dense
 _OTHERS = "#9AA5B1"
 
 
@@ -67,14 +70,14 @@ def _speeds(page: str, model: str) -> tuple[list[float], float]:
     return [row(page, _TRAINING, name)[model] / one for name in RUNNERS], row(page, _TRAINING, BOUND)[model] / one
 
 
-def _pauses(page: str) -> list[float]:
-    """For how long (s) training stands still when one of three processes is killed."""
-    columns = row(page, _ELASTIC, CHANGE)
-    return [columns[name] for name in CHANGES]
+def _pauses(page: str, change: str) -> list[float]:
+    """The seconds until training goes on in this way after one of three processes is killed."""
+    columns = row(page, _ELASTIC, change)
+    return [columns[name] for name in SYSTEMS]
 
 
 def _draw_training(page: str) -> Any:
-    figure, panels = _figure("2 workers, 2 cores: speed against 1 process", len(MODELS), 4.3)
+    figure, panels = _figure("2 workers, 2 cores: speed against 1 process", len(MODELS))
     speeds = {model: _speeds(page, model) for model in MODELS}
     for axes, (model, title) in zip(panels, MODELS.items(), strict=True):
         values, bound = speeds[model]
@@ -89,13 +92,15 @@ def _draw_training(page: str) -> Any:
 
 
 def _draw_elastic(page: str) -> Any:
-    figure, (axes,) = _figure("1 of 3 processes is killed: until the\nothers' next step", 1, 2.9)
-    values = _pauses(page)
-    _bars(axes, list(CHANGES.values()), values, [seconds(value) for value in values])
-    axes.set_xscale("log")
-    axes.set_xlim(0.01, 60)
-    axes.set_xticks([0.01, 0.1, 1, 10], ["0.01 s", "0.1 s", "1 s", "10 s"], fontsize=8.5)
-    axes.minorticks_off()
+    figure, panels = _figure("1 of 3 processes is killed", len(TIMES))
+    for axes, (change, title) in zip(panels, TIMES.items(), strict=True):
+        values = _pauses(page, change)
+        _bars(axes, list(SYSTEMS.values()), values, [seconds(value) for value in values])
+        axes.set_xscale("log")
+        axes.set_xlim(0.01, 60)
+        axes.set_title(title, fontsize=9.5, loc="left", pad=12)
+        axes.set_xticks([0.01, 0.1, 1, 10], ["0.01 s", "0.1 s", "1 s", "10 s"], fontsize=8.5)
+        axes.minorticks_off()
     return figure
 
 
@@ -107,7 +112,7 @@ def figures_of(name: str, page: str) -> str:
     """The numbers in a picture, as text; the PNG has it as its ``Comment``, so that a test finds one that is out of
     date."""
     if name == "overview-elastic":
-        return " ".join(map(seconds, _pauses(page)))
+        return " ".join(seconds(value) for change in TIMES for value in _pauses(page, change))
     speeds = (_speeds(page, model) for model in MODELS)
     return " ".join(f"{value:.2f}x" for values, bound in speeds for value in (*values, bound))
 
@@ -117,12 +122,12 @@ def draw(name: str, page: str, file: Path) -> None:
     PICTURES[name](page).savefig(file, metadata={"Software": None, "Comment": figures_of(name, page)})
 
 
-def _figure(title: str, rows: int, height_in: float) -> tuple[Any, Sequence[Any]]:
+def _figure(title: str, rows: int) -> tuple[Any, list[Any]]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), dpi=_DPI, layout="constrained", facecolor="white")
     figure.suptitle(title, fontsize=11, x=0.01, ha="left", fontweight="bold")
-    return figure, figure.subplots(rows, squeeze=False)[:, 0]
+    return figure, list(figure.subplots(rows))
 
 
 def _bars(axes: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str]) -> None:
