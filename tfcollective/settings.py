@@ -278,6 +278,9 @@ class Settings:
         "warning; with `error` rounding is an error, too.",
         "resync",
     )
+    local_training: bool = _row(
+        _FLAG, "Let ranks train without reducing gradients, each a model of its own; otherwise that is an error.", False
+    )
     timeline: str | None = _row(
         _PATH,
         "Where rank 0 writes a trace of all ranks' operations.",

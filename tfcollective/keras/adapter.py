@@ -21,6 +21,7 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
   ``tf.keras.backend.set_value`` takes it. Horovod's elastic examples set it when the world has changed.
 * Optimizers in an elastic job: their updates make new buffers, since a commit holds the old ones: see
   ``tfcollective.keras.new_buffers``.
+* Optimizers whose gradients no rank has reduced: their first update is an error, see ``tfcollective.keras.alone``.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Min
 from tfcollective.errors import ConfigError
-from tfcollective.keras import copies, new_buffers
+from tfcollective.keras import alone, copies, new_buffers
 from tfcollective.keras.elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.keras.synchronisation import MetricAverageCallback
 from tfcollective.log import get_logger
+from tfcollective.tensorflow import reductions
 from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.variables import let_variables_be_called
 
@@ -68,6 +70,7 @@ def install(keras: Any) -> None:
     let_variables_be_called()
     _add_lr(keras.optimizers.Optimizer)
     new_buffers.install(keras)
+    alone.install(keras)
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
@@ -145,6 +148,7 @@ def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, *
 
 
 def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    reductions.begin_training()
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     options = elastic_callback(bound.arguments.get("callbacks"))
     if options is None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective.errors import UnsupportedError
-from tfcollective.keras.keras2 import Keras2LegacyMixin, Keras2Mixin
+from tfcollective.keras.keras2 import Keras2LegacyMixin, Keras2Mixin, check_methods
 from tfcollective.keras.keras3 import Keras3Mixin, check_hooks
+from tfcollective.keras.mixin import own_methods
 from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
 from tfcollective.log import get_logger
 
@@ -21,6 +24,9 @@ _KEPT_ATTRIBUTES = (
     "_exclude_from_weight_decay_names",
     "_exclude_from_weight_decay_pattern",
 )
+# The methods that gradients pass on their way to the update, and those that change one variable.
+_ON_THE_WAY = ("apply_gradients", "apply", "_backend_apply_gradients")
+_UPDATES = ("update_step", "_resource_apply_dense", "_resource_apply_sparse")
 _classes: dict[type, type] = {}
 
 
@@ -37,6 +43,8 @@ def distributed_class(kind: Any) -> type:
         "__module__": "keras.optimizers" if public else kind.__module__,
         "__doc__": kind.__doc__,
         "__reduce__": _reduce,
+        "_tfcollective_reduces_first": bool(own_methods(kind, _ON_THE_WAY)),
+        **{name: _checked(getattr(kind, name)) for name in _UPDATES if hasattr(kind, name)},
     }
     mixin = _mixin(kind)
     if mixin is not Keras2LegacyMixin:  # which copies its slots by itself
@@ -48,11 +56,22 @@ def _mixin(kind: type) -> type:
     if hasattr(kind, "_backend_apply_gradients"):
         check_hooks(kind)
         return Keras3Mixin
-    if hasattr(kind, "aggregate_gradients"):
-        return Keras2Mixin
-    if hasattr(kind, "_aggregate_gradients"):
-        return Keras2LegacyMixin
+    if hasattr(kind, "aggregate_gradients") or hasattr(kind, "_aggregate_gradients"):
+        check_methods(kind)
+        return Keras2Mixin if hasattr(kind, "aggregate_gradients") else Keras2LegacyMixin
     raise UnsupportedError(f"optimizer: {kind.__module__}.{kind.__name__} is not an optimizer of Keras 2 or Keras 3")
+
+
+def _checked(update: Any) -> Any:
+    """The method that changes one variable, which raises UnsupportedError if nothing is reduced where it is called."""
+
+    @functools.wraps(update)
+    def checked(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        vars(optimizer)[ATTRIBUTE].check_updating(optimizer)
+        return update(optimizer, *args, **kwargs)
+
+    checked.__signature__ = inspect.signature(update)  # type: ignore[attr-defined]  # by which Keras 2 calls it
+    return checked
 
 
 def made_of(optimizer: Any, config: dict[str, Any], state: OptimizerState) -> Any:

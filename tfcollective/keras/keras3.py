@@ -4,17 +4,20 @@
 ``_backend_apply_gradients``; that accumulates over micro-batches if asked to and calls ``_clip_gradients`` once an
 update, inside the branch that updates. So reducing at the start of ``_clip_gradients`` gives the order reduce, clip,
 decay, update, EMA, and one reduction an update whatever the number of micro-batches.
+
+A class of the user's own may change gradients on their way there, as one that clips them. Then they are reduced before
+its method is called, with several micro-batches those of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tfcollective import runtime
 from tfcollective.communicator import Max
 from tfcollective.errors import InternalError, UnsupportedError
-from tfcollective.keras.mixin import DistributedMixin
+from tfcollective.keras.mixin import DistributedMixin, is_of_keras
 from tfcollective.tensorflow.functions import allreduce
 
 _HOOKS = ("apply", "_backend_apply_gradients", "_clip_gradients", "_overwrite_variables_directly_with_gradients")
@@ -26,7 +29,7 @@ def check_hooks(kind: type) -> None:
     if missing:
         raise UnsupportedError(f"{kind.__name__} of this Keras version lacks {', '.join(missing)}")
     base = next(c for c in reversed(kind.__mro__) if "_clip_gradients" in vars(c))
-    if kind.apply is not base.apply:  # type: ignore[attr-defined]
+    if any("apply" in vars(c) and c is not base for c in kind.__mro__ if is_of_keras(c)):
         raise UnsupportedError(
             f"{kind.__name__} has an apply() of its own: make a DistributedOptimizer of each optimizer inside it"
         )
@@ -58,16 +61,43 @@ class Keras3Mixin(DistributedMixin):
             ]
         return base._overwrite_variables_directly_with_gradients(grads, vars)
 
-    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        state = self._tfcollective
-        state.begin(trainable_variables)
-        before = state.reductions
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's, with the gradients of all ranks."""
         base: Any = super()
-        base._backend_apply_gradients(grads, trainable_variables)
+        with self._tfcollective.update():
+            pairs = list(grads_and_vars)
+            if self._tfcollective_reduces_first and pairs:
+                gradients, variables = zip(*pairs, strict=True)
+                pairs = list(zip(self._reduced_first(gradients, variables), variables, strict=True))
+            return base.apply_gradients(pairs, *args, **kwargs)
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        """As the optimizer's, with the gradients of all ranks."""
+        base: Any = super()
         this: Any = self
-        if state.reductions == before and not this.gradient_accumulation_steps:
-            raise InternalError("this version of Keras applied gradients that were not reduced: please report it")
+        with self._tfcollective.update():
+            if trainable_variables is not None:
+                trainable_variables = list(trainable_variables)
+            if self._tfcollective_reduces_first and grads:
+                variables = this._trainable_variables if trainable_variables is None else trainable_variables
+                grads = self._reduced_first(grads, variables)
+            return base.apply(grads, trainable_variables)
+
+    def _reduced_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return self._tfcollective.reduce_first(gradients, variables, [_is_overwritten(v) for v in variables])
+
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        base: Any = super()
+        this: Any = self
+        state = self._tfcollective
+        with state.update():
+            if not state.is_reduced:
+                state.begin(trainable_variables)
+            base._backend_apply_gradients(grads, trainable_variables)
+            if not state.is_reduced and not this.gradient_accumulation_steps:
+                raise InternalError("this version of Keras applied gradients that were not reduced: please report it")
 
     def _clip_gradients(self, grads: Any) -> Any:
         base: Any = super()
-        return base._clip_gradients(self._tfcollective.reduce(grads))
+        state = self._tfcollective
+        return base._clip_gradients(grads if state.is_reduced else state.reduce(grads))

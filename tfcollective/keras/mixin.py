@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
@@ -32,6 +33,16 @@ class Carrying(YamlDictionary):
         return Carrying(self, self.states)
 
 
+def is_of_keras(kind: type) -> bool:
+    """True for a class of Keras's or TensorFlow's, False for one of the user's own."""
+    return kind.__module__.partition(".")[0] in ("keras", "tf_keras", "tensorflow", "builtins")
+
+
+def own_methods(kind: type, names: Sequence[str]) -> list[str]:
+    """Those of the methods which a class has, or inherits, from a class of the user's own."""
+    return [name for name in names if any(name in vars(c) for c in kind.__mro__ if not is_of_keras(c))]
+
+
 class DistributedMixin:
     """Stands before the optimizer's class; see also the other two functions of ``tfcollective.keras.classes``.
 
@@ -40,6 +51,7 @@ class DistributedMixin:
     """
 
     _tfcollective: OptimizerState
+    _tfcollective_reduces_first = False  # the optimizer's class has methods of the user's own on the way of gradients
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, ATTRIBUTE, OptimizerState())

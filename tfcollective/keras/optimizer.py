@@ -133,8 +133,8 @@ def _given(optimizer: Any) -> Any:
         raise InvalidArgumentError(f'optimizer: expected an optimizer or its name, such as "adam", got {what}')
     if not is_optimizer(optimizer) and any(kind.__module__.startswith("tf_keras.") for kind in type(optimizer).__mro__):
         raise UnsupportedError(
-            f"optimizer: {type(optimizer).__name__} is of tf_keras (Keras 2), and tf.keras is Keras "
-            f"{tf.keras.__version__}: set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
+            f"optimizer: {type(optimizer).__name__} is of tf_keras (Keras 2), and tf.keras is not: "
+            "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
         )
     return optimizer
 

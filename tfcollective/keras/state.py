@@ -10,10 +10,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcollective import runtime
+from tfcollective.errors import UnsupportedError
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
+from tfcollective.tensorflow.reductions import DistributedUpdate
 
 ATTRIBUTE = "_tfcollective"
 _LOG = get_logger(__name__)
@@ -32,7 +35,9 @@ class OptimizerState:
         aggregation: adds up the gradients of several backward passes, where Keras does not.
         variables: those of the update that is being built.
         checked: the guard's look at them, which their gradients' reduction comes after.
-        reductions: how often gradients were reduced (or, with one rank, would have been) while building updates.
+        is_updating: whether the optimizer makes an update.
+        is_reduced: within an update, whether its gradients are reduced (or, with one rank, would have been).
+        is_aggregated: whether gradients were reduced for an update that is to come, as Keras 2's loss scalers ask for.
         saved: values to give to the optimizer's variables once they exist: those of the optimizer it was made from.
         when_built: called once they exist.
         weight: a variable by which this rank's gradients are multiplied before they are reduced, where ranks have
@@ -53,7 +58,9 @@ class OptimizerState:
         self.aggregation = self.passes.aggregation()
         self.variables: list[Any] = []
         self.checked: list[Any] = []
-        self.reductions = 0
+        self.is_reduced = False
+        self.is_aggregated = False
+        self.is_updating = False
         self.saved = list(saved)
         self.when_built: list[Callable[[], None]] = []
         self.weight: Any = None
@@ -78,6 +85,40 @@ class OptimizerState:
         """Compares the ranks' variables now and then."""
         return ReplicaGuards(self.scope, self.options.process_set)
 
+    @property
+    def communicates(self) -> bool:
+        """True where gradients of one rank are not those of all."""
+        return runtime.is_initialized() and not runtime.members(self.options.process_set, outside=True).alone
+
+    def update(self) -> Update:
+        """A context in which the optimizer makes an update; it may be entered again within itself."""
+        return Update(self)
+
+    def check_updating(self, optimizer: Any) -> None:
+        """Raises UnsupportedError outside of :meth:`update`, where an optimizer around this one reduces nothing."""
+        if not self.is_updating and self.communicates:
+            name = type(optimizer).__name__
+            raise UnsupportedError(
+                f"DistributedOptimizer: the update of {name} was called without its apply_gradients, as optimizers do "
+                "that wrap another, so the gradients would not be reduced. Make the outer one distributed: "
+                f"DistributedOptimizer(Outer({name}(...)))"
+            )
+
+    def reduce_first(self, gradients: Sequence[Any], variables: Sequence[Any], kept: Sequence[bool]) -> list[Any]:
+        """Reduces before a method of the user's own class is given the gradients; once an update.
+
+        Args:
+            kept: which ones stay as they are, as do those that are None.
+        """
+        reduced = list(gradients)
+        if self.is_reduced:
+            return reduced
+        places = [place for place, keep in enumerate(kept) if not keep and gradients[place] is not None]
+        self.begin([variables[place] for place in places])
+        for place, result in zip(places, self.reduce([gradients[place] for place in places]), strict=True):
+            reduced[place] = result
+        return reduced
+
     def begin(self, variables: Sequence[Any]) -> None:
         """An update of these variables is being built."""
         self.variables = list(variables)
@@ -86,7 +127,7 @@ class OptimizerState:
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`."""
-        self.reductions += 1
+        self.is_reduced = True
         if self.weight is not None:
             gradients = [_times(gradient, self.weight) for gradient in gradients]
         with tf.control_dependencies(self.checked):
@@ -107,6 +148,25 @@ class OptimizerState:
             waiting, self.when_built = self.when_built, []
             for call in waiting:
                 call()
+
+
+class Update:
+    """See :meth:`OptimizerState.update`."""
+
+    def __init__(self, state: OptimizerState) -> None:
+        self._state = state
+
+    def __enter__(self) -> None:
+        self._outermost = not self._state.is_updating
+        if self._outermost:
+            self._state.is_updating = True
+            self._inside = DistributedUpdate()
+            self._inside.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._outermost:
+            self._inside.__exit__(*error)
+            self._state.is_updating = self._state.is_reduced = False
 
 
 def _times(gradient: Any, factor: Any) -> Any:

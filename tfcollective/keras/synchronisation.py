@@ -11,7 +11,7 @@ from tfcollective import runtime
 from tfcollective.errors import UnsupportedError
 from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.metric_sums import CountedMetrics, LogOfAllRanks
-from tfcollective.keras.optimizers import distributed_states, optimizers_of, train_step_is_own
+from tfcollective.keras.optimizers import distributed_states, optimizers_of
 from tfcollective.keras.progress import FitProgress
 from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
@@ -63,7 +63,6 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
                 "BroadcastGlobalVariablesHook"
             )
         self._is_first = self._holds = True
-        self._warn_if_nothing_reduces()
         if self.model.built and self.model.weights:
             build_optimizer(self.model)
             self._broadcast(optimizer_variables(getattr(self.model, "optimizer", None)))
@@ -116,17 +115,6 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     def _guards(self) -> list[ReplicaGuards]:
         return [state.guard for state in distributed_states(self.model).values()]
-
-    def _warn_if_nothing_reduces(self) -> None:
-        if runtime.size() == 1 or runtime.rank() != 0:
-            return
-        if not distributed_states(self.model) and not train_step_is_own(self.model):
-            _LOG.warning(
-                "the model's optimizer is not distributed: each of the %d ranks trains a model of its own. Compile it "
-                "with tfcollective.keras.DistributedOptimizer(...); a copy of an optimizer or a model loaded by Keras "
-                "may have lost it: see tfcollective.keras.load_model",
-                runtime.size(),
-            )
 
 
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed

@@ -25,6 +25,7 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.names import operation_name
+from tfcollective.tensorflow.reductions import note_reduction
 
 
 @collective
@@ -54,6 +55,7 @@ def allreduce(
     The gradient is the same all-reduce of the gradient, for Average, Sum and Adasum.
     """
     del device_dense, device_sparse
+    note_reduction()
     members = runtime.members(process_set)
     if op == Adasum and average is None:
         name = operation_name(name, members.process_set_id, ignore_name_scope)
@@ -129,6 +131,7 @@ def grouped_allreduce(
         op: Average (default), Sum, Min, Max, Product or Adasum (of each tensor on its own).
     """
     del device_dense, device_sparse
+    note_reduction()
     members = runtime.members(process_set)
     results: list[Any] = list(tensors)
     name = operation_name(name, members.process_set_id, ignore_name_scope) if results else ""

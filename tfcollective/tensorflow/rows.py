@@ -17,6 +17,7 @@ from tfcollective.tensorflow.border import collective
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.names import operation_name
+from tfcollective.tensorflow.reductions import note_reduction
 
 
 @collective
@@ -85,6 +86,7 @@ def reducescatter(
     The gradient is, as in Horovod, the ranks' gradients put one after the other, for Sum times the number of ranks.
     """
     del device_dense
+    note_reduction()
     op = chosen_op(None, op)
     members = runtime.members(process_set)
     tensor = with_rows(tensor, "reducescatter")

@@ -22,6 +22,7 @@ from tfcollective.tensorflow.gradients import (
 )
 from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.plan import PlanNames
+from tfcollective.tensorflow.reductions import note_tape
 from tfcollective.tensorflow.variables import let_variables_be_called
 
 _SCOPE = "tape"
@@ -51,6 +52,7 @@ class _TapeMixin:
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(sources)
         local = self._tfcollective_local.keys()
+        note_tape()
         checked = _guard(flat, local, self._tfcollective_options.process_set)
         with tf.control_dependencies(checked):
             reduced = reduce_gradients(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import pickle
 from pathlib import Path
 
@@ -206,25 +205,11 @@ def test_configurations_are_yaml_as_those_of_plain_optimizers_are() -> None:
 
 
 def test_copies_of_plain_models_stay_plain() -> None:
-    with fake_world() as ops:
+    with fake_world(local_training=True) as ops:
         made = fit(model("adam"))
         for way in MODEL_COPIES.values():
             fit(way(made))
     assert ops.ran == []
-
-
-@pytest.mark.parametrize("distributed", [False, True])
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_broadcast_where_nothing_reduces_is_warned_of(
-    distributed: bool, rank: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    optimizer = keras.optimizers.SGD(0.5)
-    with fake_world(rank=rank), caplog.at_level(logging.WARNING):
-        made = model(tfk.DistributedOptimizer(optimizer) if distributed else optimizer)
-        x, y = np.ones((8, 3), np.float32), np.ones((8, 1), np.float32)
-        made.fit(x, y, verbose=0, epochs=2, callbacks=[tfk.BroadcastGlobalVariablesCallback(0)])
-    said = [r for r in caplog.records if "each of the 2 ranks trains a model of its own" in r.getMessage()]
-    assert len(said) == (1 if rank == 0 and not distributed else 0)
 
 
 # ---- schedules and scales --------------------------------------------------------------------------------------------
@@ -272,7 +257,7 @@ def set_scale(scaler: object, value: float) -> None:
 
 @pytest.mark.parametrize("distributed", [False, True])
 def test_a_loss_scale_survives_load_model(distributed: bool, tmp_path: Path) -> None:
-    with fake_world() as ops:
+    with fake_world(local_training=True) as ops:
         inner = keras.optimizers.SGD(0.5)
         made = fit(model(LossScaleOptimizer(tfk.DistributedOptimizer(inner) if distributed else inner)))
         set_scale(made.optimizer, 128.0)
@@ -286,7 +271,7 @@ def test_a_loss_scale_survives_load_model(distributed: bool, tmp_path: Path) -> 
 
 
 def test_a_loss_scale_is_taken_over() -> None:
-    with fake_world():
+    with fake_world(local_training=True):
         made = fit(model(LossScaleOptimizer(keras.optimizers.SGD(0.5))))
         set_scale(made.optimizer, 128.0)
         wrapped = tfk.DistributedOptimizer(made.optimizer)
@@ -299,7 +284,7 @@ def test_a_loss_scale_is_taken_over() -> None:
 def test_load_model_distributes_all_optimizers(tmp_path: Path) -> None:
     if not KERAS_3:
         pytest.skip("Keras 2 has no MultiOptimizer")
-    with fake_world():
+    with fake_world(local_training=True):
         parts = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.5), {"dense/.*": keras.optimizers.Adam()})
         fit(model(keras.optimizers.MultiOptimizer(parts))).save(tmp_path / "model.keras")
         assert len(distributed_states(tfk.load_model(tmp_path / "model.keras"))) == 2

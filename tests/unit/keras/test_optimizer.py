@@ -279,24 +279,26 @@ def test_float8_scales_take_the_largest() -> None:
     assert (float(scale.numpy()[0]), float(weight.numpy()[0])) == (3.0, 0.0)
 
 
-@keras_3_only
-def test_an_optimizer_that_bypasses_the_reduction_is_found_out() -> None:
-    class Bypass(keras.optimizers.SGD):
-        def _backend_apply_gradients(self, grads: object, trainable_variables: object) -> None:
-            self._backend_update_step(grads, trainable_variables, self.learning_rate)
-
-    with fake_world(), pytest.raises(Exception, match="not reduced"):
-        tfk.DistributedOptimizer(Bypass(1.0)).apply([tf.constant([1.0])], [tf.Variable([1.0])])
-
-
-@keras_3_only
-def test_an_optimizer_with_its_own_apply_is_refused() -> None:
+def test_an_optimizer_that_passes_keras_by_is_given_reduced_gradients() -> None:
     class Own(keras.optimizers.SGD):
-        def apply(self, grads: object, trainable_variables: object = None) -> None:
-            return None
+        """Calls nothing of Keras that reduces."""
 
-    with pytest.raises(UnsupportedError, match=r"apply\(\) of its own"):
-        tfk.DistributedOptimizer(Own(1.0))
+        if KERAS_3:
+
+            def _backend_apply_gradients(self, grads: object, trainable_variables: object) -> None:
+                self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+        else:
+
+            def apply_gradients(self, pairs: object, **_options: object) -> None:
+                for gradient, variable in pairs:
+                    variable.assign_sub(gradient)
+
+    variable = tf.Variable([1.0])
+    with fake_world() as ops:
+        tfk.DistributedOptimizer(Own(1.0), op=tfk.Sum).apply_gradients([(tf.constant([1.0]), variable)])
+    np.testing.assert_array_equal(variable, [-1.0])
+    assert started(ops) == 1
 
 
 def test_wrapping_twice_is_an_error() -> None:
