@@ -21,6 +21,9 @@ PYTHON_tf215 = $(PYTHON_TF215)
 # What runs from the tools environment (cmake, ninja) must find its companions there.
 WITH_TOOLS := PATH="$(TOOLS)/bin:$$PATH"
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# Of what pip prints, the files that it takes, so that an installation of minutes shows that it goes on.
+PIP_SHOWN := -m pip install --disable-pip-version-check --progress-bar off
+FILES_TAKEN := sed --unbuffered --quiet --regexp-extended 's/^ *(Downloading|Using cached) ([^ ]*\.(whl|gz))( .*|$$)/  \2\4/p'
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
 # A list of requirements that cannot be made must end the installation.
@@ -59,7 +62,7 @@ ENVIRONMENTS := .venv/tools.made .venv/tf221.made $(if $(PYTHON_TF215),.venv/tf2
 	$(call say,environment .venv/tools: build and lint tools)
 	@test -n "$(PYTHON)" || { echo "error: tfcollective needs Python 3.10 to 3.13, and none was found (set PYTHON=...)" >&2; exit 1; }
 	@tools/make_venv.sh "$(PYTHON)" $(TOOLS)
-	@$(TOOLS)/bin/python tools/requirements.py build run dev | $(TOOLS)/bin/python $(PIP_INSTALL) -r /dev/stdin
+	@$(TOOLS)/bin/python tools/requirements.py build run dev | $(TOOLS)/bin/python $(PIP_SHOWN) -r /dev/stdin | $(FILES_TAKEN)
 	@touch $@
 
 .venv/%.made: pyproject.toml tools/requirements.py tools/make_venv.sh
@@ -67,7 +70,7 @@ ENVIRONMENTS := .venv/tools.made .venv/tf221.made $(if $(PYTHON_TF215),.venv/tf2
 	@test -n "$(PYTHON_$*)" || { echo "error: no Python for $(TENSORFLOW_$*) was found" >&2; exit 1; }
 	@tools/make_venv.sh "$(PYTHON_$*)" $(VENV)/$*
 	@$(VENV)/$*/bin/python tools/requirements.py run test $(EXTRAS_$*) | \
-	  $(VENV)/$*/bin/python $(PIP_INSTALL) -r /dev/stdin "$(TENSORFLOW_$*)"
+	  $(VENV)/$*/bin/python $(PIP_SHOWN) -r /dev/stdin "$(TENSORFLOW_$*)" | $(FILES_TAKEN)
 	@touch $@
 
 dist/wheel.made: .venv/tools.made $(SOURCES)
