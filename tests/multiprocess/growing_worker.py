@@ -17,10 +17,22 @@ import tfcollective as tfc
 from tfcollective import elastic
 
 DIRECTORY = Path(sys.argv[1])
+heard: list[int] = []
+
+
+class Heard(elastic.ObjectState):
+    """Notes what it is told of changes, as programs for Horovod do."""
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """See :class:`State`."""
+        heard.append(update_res)
+        super().on_hosts_updated(timestamp, update_res)
+
+
 ME = os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2]
 tfc.init()
 # A step takes as long as its slowest rank; this many floats are the state.
-state = elastic.ObjectState(step=0, over=False, values=np.zeros(int(os.environ.get("FLOATS", "1000")), np.float32))
+state = Heard(step=0, over=False, values=np.zeros(int(os.environ.get("FLOATS", "1000")), np.float32))
 seen: list[dict[str, object]] = []
 last = 0.0
 
@@ -57,4 +69,4 @@ except SystemExit as left:
     if os.environ.get("ON_LEAVING") == "raise":
         raise ValueError("the last checkpoint cannot be written") from left
     raise
-(DIRECTORY / f"end-{ME}").write_text(json.dumps({"step": state.step, "rank": tfc.rank(), "seen": seen}))
+(DIRECTORY / f"end-{ME}").write_text(json.dumps({"step": state.step, "rank": tfc.rank(), "seen": seen, "heard": heard}))

@@ -88,6 +88,7 @@ def test_a_host_may_come_back(growing):
         _, ended = growing.ends()
     assert growing.worlds == [[0, 1], [0], [0, 2]]
     assert sorted(ended) == [0, 2]
+    assert set(ended[0]["heard"]) == {3}  # rank 0 was told of the changes
 
 
 @pytest.mark.elastic

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar, cast
 
 from tfcollective import runtime
+from tfcollective.elastic.notices import notification_manager
 from tfcollective.elastic.state import HostsUpdatedInterrupt, State
 from tfcollective.log import get_logger
 from tfcollective.runtime.crash import came_through_collective
@@ -47,7 +48,7 @@ def run(func: _Function) -> _Function:
 
     @functools.wraps(func)
     def looped(state: State, *args: Any, **kwargs: Any) -> Any:
-        with runtime.training(), _leaving_on_sigterm():
+        with runtime.training(), _leaving_on_sigterm(), notification_manager.listening(state):
             while True:
                 try:
                     joins = runtime.is_without_state()

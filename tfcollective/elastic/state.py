@@ -9,6 +9,7 @@ from typing import Any
 
 from tfcollective import payload, runtime
 from tfcollective.communicator import Max
+from tfcollective.elastic.notices import notification_manager
 from tfcollective.errors import StateError
 
 _NO_STATE = -2  # instead of the number of a commit
@@ -38,10 +39,10 @@ class State:
     """
 
     def __init__(self, bcast_object: object = None, get_rank: object = None) -> None:
-        del bcast_object, get_rank
+        self._bcast_object, self._rank = bcast_object, get_rank  # subclasses written for Horovod look for them
         self._commits = -1  # the number of the last one; -1: never
         self._reset_callbacks: list[Callable[[], None]] = []
-        self._host_messages: queue.Queue[Any] = queue.Queue()  # ported code looks into it
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()  # Horovod's name: programs look into it
 
     def register_reset_callbacks(self, callbacks: Sequence[Callable[[], None]]) -> None:
         """Functions to call, in this order, after each change of the world, before the ranks sync. Only ranks that were
@@ -55,6 +56,24 @@ class State:
         for callback in self._reset_callbacks:
             callback()
 
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """The world is to change: all ranks raise HostsUpdatedInterrupt at their next commit if one of them has been
+        told so. Called by :func:`run` on rank 0, on another thread, and by programs written for Horovod.
+
+        Args:
+            timestamp: when that was known, in seconds since 1970.
+            update_res: what has become of the hosts: 1 removed, 2 added, 3 both, or unknown.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def _was_told(self) -> bool:
+        """Whether a message says that the world is to change; takes all of them."""
+        told = False
+        while not self._host_messages.empty():
+            timestamp, _ = self._host_messages.get()
+            told |= not notification_manager.is_over(timestamp)
+        return told
+
     def commit(self) -> None:
         """Saves the state: what is done now is not done again. All ranks call it equally often.
 
@@ -62,16 +81,27 @@ class State:
             HostsUpdatedInterrupt: the world is to change; :func:`run` catches it.
         """
         self._keep()
-        if _change_is_pending():
+        if self._change_is_pending():
             raise HostsUpdatedInterrupt
         runtime.phases().stepped()
 
     def check_host_updates(self) -> None:
         """As :meth:`commit`, but saves the state only if the world is to change: then nothing is done again either."""
-        if _change_is_pending():
+        if self._change_is_pending():
             self._keep()
             raise HostsUpdatedInterrupt
         runtime.phases().stepped()
+
+    def _change_is_pending(self) -> bool:
+        """Whether a rank knows that the world is to change; the same on all ranks, which all call it."""
+        import numpy as np
+
+        if not runtime.settings().elastic:
+            return False
+        known = max(runtime.pending(), runtime.generation() + 1 if self._was_told() else 0)
+        heard = np.array(known, np.int64)
+        newest = int(runtime.get_communicator().allreduce(heard, Max, name="elastic/pending"))
+        return newest > runtime.generation()
 
     def _keep(self) -> None:
         self.save()
@@ -155,14 +185,3 @@ class ObjectState(State):
         if not mine:
             self._saved = payload.loads(data)
         self.restore()
-
-
-def _change_is_pending() -> bool:
-    """Whether a rank knows that the world is to change; the same on all ranks, which all call it."""
-    import numpy as np
-
-    if not runtime.settings().elastic:
-        return False
-    heard = np.array(runtime.pending(), np.int64)
-    newest = int(runtime.get_communicator().allreduce(heard, Max, name="elastic/pending"))
-    return newest > runtime.generation()

@@ -54,6 +54,7 @@ __all__ = [
     "members",
     "members_of_set",
     "on_new_world",
+    "on_pending",
     "on_shutdown",
     "pending",
     "placement",
@@ -81,6 +82,7 @@ _hooked = False
 _ends_alone = False
 _shutdown_callbacks: list[Callable[[], None]] = []
 _new_world_callbacks: list[Callable[[], None]] = []
+_pending_callbacks: list[Callable[[int], None]] = []
 
 
 @noted_if_permanent()
@@ -157,7 +159,12 @@ def _with_engine(loaded: Settings, engine: str | None) -> Settings:
 
 def _open(loaded: Settings) -> Session:
     chosen = choose_engine(loaded)
-    return Session(chosen, chosen.join())
+    return Session(chosen, chosen.join(), _tell_pending)
+
+
+def _tell_pending(generation: int) -> None:
+    for callback in _pending_callbacks:
+        callback(generation)
 
 
 def _wanted_sets(process_sets: Sequence[ProcessSet] | str | None) -> list[ProcessSet]:
@@ -255,6 +262,12 @@ def is_between_worlds() -> bool:
 def on_new_world(callback: Callable[[], None]) -> None:
     """Runs `callback` at the end of every :func:`reopen`: for what all ranks of a world begin together."""
     _new_world_callbacks.append(callback)
+
+
+def on_pending(callback: Callable[[int], None]) -> None:
+    """Runs `callback` on rank 0, on another thread, with each generation for which the members of an elastic job are to
+    come together."""
+    _pending_callbacks.append(callback)
 
 
 def agreed_once(key: str, value: Any) -> Any:

@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -63,10 +63,15 @@ class Session:
     A world of one rank has no communicator until it is needed, and no threads unless a launcher wants its heartbeat.
     An auxiliary task (an evaluator, a TensorBoard) is outside the world: it has no placement. Under a launcher it has a
     client, so that it can tell the coordinator about itself.
+
+    ``heard`` is called with each generation for which the coordinator wants the members to come together, on rank 0.
     """
 
-    def __init__(self, engine: Engine, joined: JoinResult) -> None:
+    def __init__(
+        self, engine: Engine, joined: JoinResult, heard: Callable[[int], None] = lambda generation: None
+    ) -> None:
         self.engine = engine
+        self._heard_change = heard
         self.settings = joined.settings
         self.identity = joined.identity
         self.homogeneous = joined.homogeneous
@@ -153,7 +158,7 @@ class Session:
             self._change.stop()
             self._change = None
         if self._change is None and self.settings.elastic and first and self._client is not None:
-            self._change = ChangeWatch(self._client)
+            self._change = ChangeWatch(self._client, self._heard_change)
 
     @property
     def pending(self) -> int:

@@ -1,8 +1,15 @@
 """What a state that a program defines itself has to have."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from tfcollective.elastic import State
+from tfcollective import runtime
+from tfcollective.elastic import HostsUpdatedInterrupt, ObjectState, State
+from tfcollective.elastic import state as elastic_state
+from tfcollective.elastic.notices import HostUpdateResult, WorkerNotificationManager
+from tfcollective.runtime.change_times import ChangeTimes
 
 
 class Half(State):
@@ -16,3 +23,53 @@ class Half(State):
 def test_what_a_state_does_not_define_is_named(method: str, arguments: tuple[int, ...]) -> None:
     with pytest.raises(NotImplementedError, match=rf"Half has no {method}\(\): a state says in save\(\)"):
         getattr(Half(), method)(*arguments)
+
+
+class World:
+    """One rank of an elastic job, of whose communicator the other ranks have heard of no change."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 4
+        self.known = 0
+        monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=True))
+        monkeypatch.setattr(runtime, "generation", lambda: self.now)
+        monkeypatch.setattr(runtime, "pending", lambda: self.known)
+        monkeypatch.setattr(runtime, "get_communicator", lambda: self)
+        monkeypatch.setattr(runtime, "phases", lambda: ChangeTimes(lambda times: None))
+
+    def allreduce(self, value: Any, op: object, name: str) -> Any:
+        """What all ranks know together."""
+        return value
+
+
+def test_a_message_of_a_program_changes_the_world_at_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    World(monkeypatch)
+    state = ObjectState(step=0)
+    state.commit()
+    state.on_hosts_updated(1, HostUpdateResult.added)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+    state.on_hosts_updated(2, HostUpdateResult.removed)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.check_host_updates()
+    state.commit()  # each message counts once
+    state.on_hosts_updated(3, HostUpdateResult.added)
+    state.on_reset()
+    state.commit()
+
+
+def test_what_the_coordinator_wants_is_a_message_to_the_state_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    state = ObjectState(step=0)
+    manager = WorkerNotificationManager()
+    monkeypatch.setattr(elastic_state, "notification_manager", manager)
+    with manager.listening(state):
+        manager.hear(5)
+        assert state._host_messages.qsize() == 1
+        with pytest.raises(HostsUpdatedInterrupt):
+            state.commit()
+        manager.hear(6)
+        world.now = 6  # it has come about in another way, as by a loss
+        state.commit()
+    manager.hear(7)
+    assert state._host_messages.empty()

@@ -1,3 +1,8 @@
 """See ``tfcollective.elastic``."""
 
 from tfcollective.elastic import *  # noqa: F403
+from tfcollective.elastic.notices import (  # noqa: F401
+    HostUpdateResult,
+    WorkerNotificationManager,
+    notification_manager,
+)
