@@ -257,7 +257,10 @@ class Settings:
         alias="HOROVOD_ELASTIC_TIMEOUT",
     )
     stall_warning: float = _row(
-        _SECONDS_OR_0, "When to warn of a slow collective; 0: never.", 60.0, alias="HOROVOD_STALL_CHECK_TIME_SECONDS"
+        _SECONDS_OR_0,
+        "When to warn of a slow collective, and to end a job whose ranks all wait for each other; 0: never.",
+        10.0,
+        alias="HOROVOD_STALL_CHECK_TIME_SECONDS",
     )
     transport: str = _row(_choice(*TRANSPORTS), "How ranks of one node move data.", "auto")
     link_probe: bool = _row(

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "agreement/negotiation.h"
+#include "agreement/standstill.h"
 #include "control/wire.h"
 
 namespace tfc {
@@ -20,6 +21,14 @@ inline auto FieldsOf(const Request*) {
 inline auto FieldsOf(const Decision*) {
   return std::make_tuple(&Decision::subject, &Decision::name, &Decision::on_gpus, &Decision::channel,
                          &Decision::refusal, &Decision::blobs);
+}
+
+inline auto FieldsOf(const Running*) {
+  return std::make_tuple(&Running::channel, &Running::sequence, &Running::signature, &Running::title);
+}
+
+inline auto FieldsOf(const Standstill*) {
+  return std::make_tuple(&Standstill::holds, &Standstill::begun, &Standstill::completed, &Standstill::running);
 }
 
 }  // namespace tfc

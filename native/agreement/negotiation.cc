@@ -14,6 +14,8 @@ Status Unjoinable(const std::string& what, const std::vector<int>& joined) {
 
 namespace {
 
+constexpr size_t kMostGradients = 8;  // in a message
+
 // How an operation that waits is called in messages.
 std::string Title(const Request& request) { return FirstLine(request.view) + (request.on_gpus ? " on a GPU" : ""); }
 
@@ -21,6 +23,15 @@ std::string NameOf(const Request& request) {
   if (request.subject == Subject::kPlan) return "the bucket plan '" + request.name + "'";
   if (request.subject == Subject::kDirectCall) return "direct call " + request.name + " on GPUs";
   return "'" + request.name + "'";
+}
+
+// Of a plan, the variables whose gradients it reduces: ranks that have gradients of others make other plans.
+std::string WaitedFor(const Request& request) {
+  if (request.subject != Subject::kPlan) return Title(request);
+  const std::vector<std::string> labels = LabelsOf(request.view);
+  std::string text = "the first step of " + NameOf(request) + " with " + std::to_string(labels.size()) + " gradients";
+  for (size_t i = 0; i < std::min(labels.size(), kMostGradients); ++i) text += (i == 0 ? ": " : ", ") + labels[i];
+  return labels.size() > kMostGradients ? text + " ..." : text;
 }
 
 Decision DecisionOn(const Request& request) {
@@ -222,13 +233,21 @@ std::string NegotiationTable::Elsewhere(const Entry& entry) const {
          ": do all ranks call the same operations? Those of one tf.function run in the order in which it calls them";
 }
 
+Undecided NegotiationTable::UndecidedByRank() const {
+  Undecided undecided;
+  for (const auto& [key, rounds] : entries_)
+    for (const auto& [rank, request] : rounds.front().requests)
+      if (!request.on_gpus) undecided.emplace(rank, WaitedFor(request));
+  return undecided;
+}
+
 Status NegotiationTable::Overdue(Deadline::Clock::time_point now) const {
   for (const auto& [key, rounds] : entries_) {
     const Entry& entry = rounds.front();
     if (now < entry.due) continue;
     const std::vector<int> missing = Missing(key, entry);
     return Status(Code::kDeadlineExceeded,
-                  Title(entry.requests.begin()->second) + " timed out after " +
+                  WaitedFor(entry.requests.begin()->second) + " timed out after " +
                       std::to_string(static_cast<int>(entry.timeout_s)) + " s: " + RankList(missing) +
                       " did not call it" + Elsewhere(entry),
                   missing.front());
@@ -243,8 +262,8 @@ std::vector<std::string> NegotiationTable::Stalled(Deadline::Clock::time_point n
     Entry& entry = rounds.front();
     if (entry.reported || now - entry.since < Deadline::Seconds(seconds)) continue;
     entry.reported = true;
-    texts.push_back(Title(entry.requests.begin()->second) + " has waited " + std::to_string(static_cast<int>(seconds)) +
-                    " s for " + RankList(Missing(key, entry)));
+    texts.push_back(WaitedFor(entry.requests.begin()->second) + " has waited " +
+                    std::to_string(static_cast<int>(seconds)) + " s for " + RankList(Missing(key, entry)));
   }
   return texts;
 }

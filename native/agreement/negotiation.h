@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "agreement/standstill.h"
 #include "base/deadline.h"
 #include "base/rank_texts.h"
 #include "base/status.h"
@@ -72,6 +73,9 @@ class NegotiationTable {
   Status Overdue(Deadline::Clock::time_point now) const;
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
+
+  // What each rank has asked for in the host's memory and others have not.
+  Undecided UndecidedByRank() const;
 
   // `rank` does not need the plan any longer; it may ask for it again. The channel that is free now, if the plan had
   // one and no other rank holds it.

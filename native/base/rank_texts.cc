@@ -57,6 +57,16 @@ std::map<int, std::string> OnlyFirstDifference(const std::map<int, std::string>&
 
 std::string FirstLine(const std::string& view) { return Readable(view.substr(0, view.find('\n'))); }
 
+std::vector<std::string> LabelsOf(const std::string& text) {
+  std::vector<std::string> labels;
+  for (const std::string& line : Lines(text)) {
+    std::string label = line.substr(line.find('\t') + 1);  // npos + 1 is 0
+    if (label.size() > 2 && label.front() == '(' && label.back() == ')') label = label.substr(1, label.size() - 2);
+    labels.push_back(std::move(label));
+  }
+  return labels;
+}
+
 std::string WithoutLabels(const std::string& text) {
   std::string agreed;
   for (const std::string& line : Lines(text)) agreed += Agreed(line) + '\n';

@@ -14,6 +14,9 @@ std::string FirstLine(const std::string& view);
 // The text without what follows a tab in each line: labels that may differ from rank to rank.
 std::string WithoutLabels(const std::string& text);
 
+// The labels: of each line what follows its tab, without parentheses; of one without a tab all of it.
+std::vector<std::string> LabelsOf(const std::string& text);
+
 // "ranks 1, 2 and 5" / "rank 1".
 std::string RankList(const std::vector<int>& ranks);
 

@@ -58,7 +58,7 @@ struct CommunicatorOptions {
   uint64_t generation = 0;
   double connect_timeout_s = 120;
   double op_timeout_s = 300;
-  double stall_warning_s = 60;
+  double stall_warning_s = 10;
   bool shared_memory = true;
   int spin_us = -1;
   bool probe_link = true;

@@ -178,7 +178,7 @@ uint64_t Operation::Signature() const {
 std::string Operation::Title() const {
   std::string title = CollectiveName(collective);
   if (!name.empty()) title += " '" + name + "'";
-  return title;
+  return step == 0 ? title : "gradients of step " + std::to_string(step) + " (" + title + ")";
 }
 
 std::string Operation::Describe() const {

@@ -48,6 +48,7 @@ struct Operation {
   int64_t submitted_ns = 0;  // on the monotonic clock; 0: not recorded
   std::string name;
   std::string label;            // for people; may differ from rank to rank
+  uint64_t step = 0;            // of gradients: of which step of their plan, from 1; for people
   std::vector<int64_t> shape;   // of the input; empty where only the count matters
   std::vector<int64_t> splits;  // all-to-all: rows for each rank
   ConstSpans input;
@@ -68,7 +69,7 @@ struct Operation {
   uint64_t Signature() const;
   // For people: "allreduce 'dense/kernel' float32[3,4] sum".
   std::string Describe() const;
-  // "allreduce 'dense/kernel'".
+  // "allreduce 'dense/kernel'"; "gradients of step 17 (allreduce 'optimizer/bucket 0')".
   std::string Title() const;
 };
 

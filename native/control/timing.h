@@ -18,6 +18,9 @@ inline constexpr double kRootGrace = 2.0;
 // A failed operation ends then even if this rank's monitor thread does not run.
 inline constexpr double kDecision = 2.0;
 
+// A process that uses less of one processor than this only waits: its heartbeats and this thread's looks are all.
+inline constexpr double kIdleShare = 0.05;
+
 // A rank that has failed stays this long for those that still ask why.
 inline constexpr double kFailedLinger = 1.0;
 inline constexpr double kShutdown = 2.0;  // a communicator that is dropped without a shutdown

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/callers.h"
 #include "base/pause.h"
 #include "control/timing.h"
 #include "executor/channels.h"
@@ -78,6 +79,7 @@ Engine::Engine(EngineOptions options)
       set_up_(options_.topology.size, &failure_),
       joining_(options_.topology.size, &watch_, &failure_, this),
       table_(options_.topology.size, {kFirstPlanChannel, kMaxPlans}, {kFirstGpuPlanChannel, kMaxGpuPlans}),
+      standstills_(options_.topology.size),
       arbiter_(options_.topology.rank, options_.topology.size) {
   inline_channel_.index = kInlineChannel;
 }
@@ -166,6 +168,7 @@ Status Engine::MayWait() const {
 // stands in the waiter.
 Status Engine::RunOnCaller(const Operation& operation, const Prepared* prepared) {
   TFC_RETURN_IF_ERROR(MayWait());
+  NoteCaller();
   const MutexLock lock(inline_mutex_);
   const bool usual = unusual_.load() == 0;
   if (!usual) TFC_RETURN_IF_ERROR(Admit());
@@ -287,6 +290,7 @@ Status Engine::ExecuteAmongJoined(const Operation& operation, const Resources& r
 }
 
 Status Engine::RunOnProgress(Operation* operation) {
+  NoteCaller();
   const Deadline deadline = Start(operation);
   AllocateOutside(operation);
   return DoOnProgress(*operation, kDirectChannel, [&](const Resources& resources, Channel* channel) {
@@ -403,6 +407,7 @@ Status Engine::Submit(Operation operation, Done done) {
     done(RunInline(&operation));
     return Status::Ok();
   }
+  NoteCaller();
   if (timeline_.on()) operation.submitted_ns = MonotonicNanoseconds();
   const Deadline deadline = Start(&operation);
   AllocateOutside(&operation);
@@ -413,7 +418,10 @@ Status Engine::Submit(Operation operation, Done done) {
     // Under the lock: a failure or a departure after this point finds the operation among the pending ones.
     TFC_RETURN_IF_ERROR(Admit());
     left = watch_.CheckNoneLeft(operation.Title());
-    if (left.ok()) pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
+    if (left.ok()) {
+      pending_[request.name].push_back(Pending{std::move(operation), std::move(done), deadline});
+      ++begun_;
+    }
   }
   if (!left.ok()) return FailWith(left);
   Ask(request);
@@ -519,6 +527,7 @@ Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operat
   std::shared_ptr<Plan> plan;
   const PlanSpec& spec = given->spec();
   const bool on_gpus = launch != nullptr;
+  NoteCaller();
   const Deadline deadline = Start(&operation);
   bool ask = false;
   std::optional<uint32_t> agreed;
@@ -537,9 +546,8 @@ Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operat
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
     if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel) left = watch_.CheckNoneLeft(operation.Title());
     if (left.ok()) {
-      plan->order().Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
-      ++plan->waiting;
-      ++plan->unfinished;
+      plan->Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
+      ++begun_;
       ask = !std::exchange(plan->asked, true);
       agreed = plan->channel;
     }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agreement/negotiation.h"
+#include "agreement/standstill.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -43,7 +44,7 @@ struct EngineOptions {
   Topology topology;
   std::vector<std::string> peers;  // "rank 2 (10.0.0.7:3412)": how messages call each rank
   double op_timeout_s = 300;
-  double stall_warning_s = 60;
+  double stall_warning_s = 10;
   int caller_spin_us = 0;
   int progress_spin_us = 0;
   bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
@@ -231,6 +232,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void OnReady(int from, const Status& objection);
   void OnGo(int from, const Go& go);
   void OnJoin(int from, const Progress& progress) TFC_REQUIRES(monitor_);
+  void OnStandstill(int from, Standstill standstill) TFC_REQUIRES(monitor_);
+  void OnStandstillQuery(int from, bool asked) TFC_REQUIRES(monitor_);
   Status OnJoining(int from, Message type, const std::string& payload);
   void Protocol(const std::string& wrong, int from);
 
@@ -250,6 +253,9 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
   Status BlockedBy(int rank, const Progress& progress);
   void LookAtWaiting(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
+  Standstill WhatIsWaitedFor() const;
+  bool MayGoOn() const;
+  void LookForStandstill(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
   void KeepTicking();
   void TickNegotiation(Deadline::Clock::time_point now) TFC_REQUIRES(monitor_);
   std::vector<Done> TakeEverythingPending() TFC_REQUIRES(mutex_);
@@ -286,9 +292,21 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::map<std::string, std::deque<Pending>> pending_ TFC_GUARDED_BY(mutex_);  // submitted, not decided yet
   std::map<std::string, std::shared_ptr<Plan>> plans_ TFC_GUARDED_BY(mutex_);  // and what they hold
   bool gpus_closed_ TFC_GUARDED_BY(mutex_) = false;
+  uint64_t begun_ TFC_GUARDED_BY(mutex_) = 0;  // operations by name and buckets
+
+  // How long this rank has done nothing but wait, as far as one look after the other shows.
+  struct Stillness {
+    Standstill standstill;
+    Deadline::Clock::time_point since;
+    Deadline::Clock::time_point looked;
+    double processor_s = 0;  // of this process until then
+    bool said = false;       // rank 0 knows
+  };
 
   ThreadRole monitor_;
-  NegotiationTable table_ TFC_GUARDED_BY(monitor_);  // rank 0
+  Stillness stillness_ TFC_GUARDED_BY(monitor_);
+  StandstillRecord standstills_ TFC_GUARDED_BY(monitor_);  // rank 0
+  NegotiationTable table_ TFC_GUARDED_BY(monitor_);        // rank 0
   FailureArbiter arbiter_ TFC_GUARDED_BY(monitor_);
   Deadline::Clock::time_point last_busy_ TFC_GUARDED_BY(monitor_){};
   Deadline::Clock::time_point next_look_ TFC_GUARDED_BY(monitor_){};  // at what waits

@@ -3,6 +3,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/callers.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 #include "executor/engine.h"
@@ -47,6 +48,10 @@ Status Engine::Take(int from, Message type, const std::string& payload) {
       return Give(&Engine::OnForget, from, payload);
     case Message::kFreed:
       return Give(&Engine::OnFreed, from, payload);
+    case Message::kStandstill:
+      return Give(&Engine::OnStandstill, from, payload);
+    case Message::kStandstillQuery:
+      return Give(&Engine::OnStandstillQuery, from, payload);
     case Message::kJoined:
     case Message::kNoted:
     case Message::kMissing:
@@ -293,12 +298,83 @@ void Engine::LookAtWaiting(Deadline::Clock::time_point now) {
                              std::to_string(static_cast<int>(options_.stall_warning_s)) + " s";
     Observe({FailureArbiter::Event::kSlow, Status(Code::kDeadlineExceeded, text), {stall.channel, stall.sequence}});
   }
+  LookForStandstill(now);
   const bool busy = watch_.active() > 0 || oldest || table_.waiting() > 0;
   if (busy) last_busy_ = now;
   // Operations follow each other closely: going on for one more tick spares the next ones that wake-up.
   if (now - last_busy_ > Deadline::Seconds(timing::kTick)) return;
   ticking_.store(true);
   next_look_ = now + Deadline::Seconds(timing::kTick);
+}
+
+// Something here is not only waited for: this rank may go on by itself, and others must wait for it.
+bool Engine::MayGoOn() const {
+  if (unusual_.load() != 0 || !OneProgramThreadCalls()) return true;
+  bool elsewhere = false;  // on GPUs, which are not watched for this
+  watch_.VisitRunning([&elsewhere](uint32_t channel, uint64_t, const Operation&) {
+    elsewhere = elsewhere || channel >= kProbeChannel;
+  });
+  if (elsewhere) return true;
+  const MutexLock lock(mutex_);
+  return std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) {
+    const Plan& plan = *entry.second;
+    if (plan.unfinished == 0) return false;
+    const bool agreed = plan.channel.value_or(kNoPlanChannel) != kNoPlanChannel;
+    // None of its buckets runs though the ranks have agreed: the one whose turn it is has yet to be computed here.
+    return plan.on_gpus.value_or(false) || (agreed && plan.waiting == plan.unfinished);
+  });
+}
+
+Standstill Engine::WhatIsWaitedFor() const {
+  Standstill standstill;
+  standstill.holds = !MayGoOn();
+  standstill.completed = watch_.progress();
+  watch_.VisitRunning([&standstill](uint32_t channel, uint64_t sequence, const Operation& operation) {
+    standstill.running.push_back({channel, sequence, operation.Signature(), operation.Title()});
+  });
+  const MutexLock lock(mutex_);
+  standstill.begun = begun_;
+  return standstill;
+}
+
+// A rank whose process uses the processor computes, and is only slow, whatever it waits for besides.
+void Engine::LookForStandstill(Deadline::Clock::time_point now) {
+  if (options_.stall_warning_s <= 0 || options_.topology.size == 1) return;
+  Stillness& last = stillness_;
+  Standstill here = WhatIsWaitedFor();
+  const double processor_s = ProcessorTime();
+  const double passed = std::chrono::duration<double>(now - last.looked).count();
+  const bool idle = processor_s - last.processor_s <= timing::kIdleShare * std::max(passed, timing::kTick);
+  last.looked = now;
+  last.processor_s = processor_s;
+  if (!here.holds || !idle || !(here == last.standstill)) {
+    if (last.said) Send(control_, 0, Message::kStandstill, Standstill());
+    last.said = false;
+    last.since = now;
+    last.standstill = std::move(here);
+    return;
+  }
+  if (last.said || now - last.since < Deadline::Seconds(options_.stall_warning_s)) return;
+  last.said = true;
+  Send(control_, 0, Message::kStandstill, here);
+}
+
+// At rank 0.
+void Engine::OnStandstill(int from, Standstill standstill) {
+  switch (standstills_.Take(from, std::move(standstill), table_.UndecidedByRank())) {
+    case StandstillRecord::Next::kNothing:
+      return;
+    case StandstillRecord::Next::kAskAll:
+      return SendToAll(control_, Message::kStandstillQuery, true);
+    case StandstillRecord::Next::kFail:
+      return FailAll(standstills_.failure());
+  }
+}
+
+void Engine::OnStandstillQuery(int, bool) {
+  if (!stillness_.said) return;  // rank 0 has been told
+  LookForStandstill(Deadline::Clock::now());
+  if (stillness_.said) Send(control_, 0, Message::kStandstill, stillness_.standstill);
 }
 
 void Engine::TickNegotiation(Deadline::Clock::time_point now) {

@@ -31,6 +31,7 @@ Status CheckDirection(Message type, int from, int self) {
     case Message::kMissing:
     case Message::kJoinTimeout:
     case Message::kForget:
+    case Message::kStandstill:
       return self == 0 ? Status::Ok() : Status(Code::kProtocol, "only rank 0 receives it");
     case Message::kGo:
     case Message::kDecision:
@@ -41,6 +42,7 @@ Status CheckDirection(Message type, int from, int self) {
     case Message::kZeroContribution:
     case Message::kAllJoined:
     case Message::kFreed:
+    case Message::kStandstillQuery:
       return from == 0 ? Status::Ok() : Status(Code::kProtocol, "only rank 0 sends it");
   }
   return Status::Ok();  // of no known kind, which its receiver says

@@ -30,12 +30,14 @@ enum class Message : uint8_t {
   kView = 9,               // -> 0: a View
   kLeave = 10,             // -> 0: a Progress: I am done
   kLeft = 11,              // 0 -> all: a Left; only if it says something new, see Frontier
+  kStandstill = 12,        // -> 0: a Standstill: for a while I have done nothing but wait; or I go on
   kJoin = 13,              // -> 0: a Progress: I have no more data
   kJoined = 14,            // 0 -> all: RanksByProgress
   kNoted = 15,             // -> 0: I know of them
   kMissing = 16,           // -> 0: a ZeroContribution: I run this, and joined ranks are missing from it
   kZeroContribution = 17,  // 0 -> joined ranks: it
   kAllJoined = 18,         // 0 -> all: an AllJoined
+  kStandstillQuery = 19,   // 0 -> all: true: do you still stand still?
   kJoinTimeout = 20,       // -> 0: seconds: my join has timed out; who has not joined?
   kForget = 21,            // -> 0: name of a plan that I no longer need
   kFreed = 22,             // 0 -> all: a Freed: no plan uses its channel any longer

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/deadline.h"
 #include "executor/bucket_order.h"
@@ -15,10 +16,17 @@ namespace tfc {
 // Guarded by the engine's mutex.
 class Plan {
  public:
-  explicit Plan(PlanSpec spec) : spec_(std::move(spec)), order_(spec_.num_buckets) {}
+  explicit Plan(PlanSpec spec) : spec_(std::move(spec)), order_(spec_.num_buckets), starts_(spec_.num_buckets) {}
 
   const PlanSpec& spec() const { return spec_; }
   BucketOrder<Pending>& order() { return order_; }
+  // This bucket's next run waits for its turn.
+  void Start(size_t bucket, Pending run) {
+    run.operation.step = ++starts_[bucket];
+    order_.Start(bucket, std::move(run));
+    ++waiting;
+    ++unfinished;
+  }
   // The run whose turn it is, if it has been started: it begins.
   std::optional<Pending> Next() {
     std::optional<Pending> run = order_.Next();
@@ -46,6 +54,7 @@ class Plan {
  private:
   const PlanSpec spec_;
   BucketOrder<Pending> order_;
+  std::vector<uint64_t> starts_;  // of each bucket, in this process
 };
 
 }  // namespace tfc

@@ -36,6 +36,15 @@ def test_the_failure_reaches_the_others(kind: str, code: int, message: str, repo
     assert re.match(f"the job failed: {reported}", report), report
 
 
+def test_a_deadlock_ends_long_before_the_operation_timeout() -> None:
+    done = run_job(
+        JOB.with_name("job_deadlock.py"), 2, expect=1, options=("--stall-warning", "1", "--op-timeout", "900")
+    )
+    assert done.stdout.count("went on") == 2, done.stdout
+    assert "the ranks wait for each other, and none can go on" in done.stderr
+    assert re.search(r"rank 0: allreduce 'metrics'; rank 1: allreduce 'gradients'", done.stderr), done.stderr
+
+
 @pytest.mark.parametrize(
     "kind", [pytest.param("numpy", marks=pytest.mark.long), "eager", pytest.param("graph", marks=pytest.mark.long)]
 )

@@ -183,7 +183,7 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         option(
             *("--stall-warning", "--stall-check-warning-time-seconds"),
             **_SECONDS,
-            help=f"Warn of a collective that takes longer; 0: do not. [{Settings.stall_warning:g}]",
+            help=f"Warn of a slow collective, end a deadlock of all ranks; 0: never. [{Settings.stall_warning:g}]",
         ),
         option("--no-stall-check", is_flag=True, help="The same as --stall-warning 0."),
         option(

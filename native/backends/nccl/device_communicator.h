@@ -39,7 +39,7 @@ namespace tfc {
 
 struct DeviceCommunicatorOptions {
   double op_timeout_s = 300;
-  double stall_warning_s = 60;
+  double stall_warning_s = 10;
   int spin_us = 0;  // how long the NCCL thread and its callers look before they sleep
   Log log;
 };

@@ -164,7 +164,7 @@ typedef struct tfc_communicator_options {
   uint64_t generation; /* frames of another generation are refused */
   double connect_timeout_s;
   double op_timeout_s;
-  double stall_warning_s; /* 0: no warning */
+  double stall_warning_s; /* until a wait is reported, and a deadlock of all ranks ends; 0: never */
   int32_t transport;      /* tfc_transport */
   int32_t spin_us;        /* spin this long before sleeping; -1: by cores and local ranks */
   tfc_log_fn log;         /* may be NULL */

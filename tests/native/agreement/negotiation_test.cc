@@ -33,6 +33,25 @@ TEST(NegotiationTest, DecidesWhenTheLastRankAsks) {
   EXPECT_EQ(table.waiting(), 0u);
 }
 
+TEST(NegotiationTest, WhatIsNotDecidedIsNamedByRank) {
+  NegotiationTable table(3, {3, 64});
+  table.Arrive(0, Ask("a", 1, "allreduce 'a'"), At(0));
+  Request plan =
+      Ask("optimizer#1", 1, "bucket 0: variable 3 [1]\t(dense/bias)\nbucket 0: variable 2 [4,1]\t(dense/kernel)");
+  plan.subject = Subject::kPlan;
+  table.Arrive(1, plan, At(0));
+  Request on_gpu = Ask("b");
+  on_gpu.on_gpus = true;
+  table.Arrive(2, on_gpu, At(0));
+  EXPECT_EQ(
+      table.UndecidedByRank(),
+      (Undecided{{0, "allreduce 'a'"},
+                 {1, "the first step of the bucket plan 'optimizer#1' with 2 gradients: dense/bias, dense/kernel"}}));
+  table.Arrive(1, Ask("a"), At(0));
+  table.Arrive(2, Ask("a"), At(0));
+  EXPECT_EQ(table.UndecidedByRank().count(0), 0u);
+}
+
 TEST(NegotiationTest, OrderIsThatOfCompletion) {
   NegotiationTable table(2, {3, 64});
   EXPECT_FALSE(table.Arrive(0, Ask("a"), At(0)));

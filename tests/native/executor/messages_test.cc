@@ -68,6 +68,7 @@ TEST(MessagesTest, HaveTheirExactLength) {
   ExpectExactLength(Freed{kFirstPlanChannel});
   ExpectExactLength(PlanOn(kFirstPlanChannel + kMaxPlans - 1));
   ExpectExactLength(Place{3, 9});
+  ExpectExactLength(Standstill{true, 7, progress, {{3, 9, 77, "title"}}});
   ExpectExactLength(FailureArbiter::View{{3, 9}, "view", "instead", false, 77});
   ExpectExactLength(FailureArbiter::Observation{FailureArbiter::Event::kTimeout, Status(Code::kIo, "late", 2), {3, 9}});
   ExpectExactLength(Zeros());
@@ -103,12 +104,14 @@ TEST(MessagesTest, ChannelsAreThoseThatThereAre) {
 }
 
 TEST(MessagesTest, AMessageThatGoesTheWrongWayIsRefused) {
-  for (const Message type : {Message::kReady, Message::kRequest, Message::kAbort, Message::kLeave, Message::kNoted}) {
+  for (const Message type :
+       {Message::kReady, Message::kRequest, Message::kStandstill, Message::kAbort, Message::kLeave, Message::kNoted}) {
     EXPECT_TRUE(CheckDirection(type, 2, 0).ok());
     EXPECT_TRUE(CheckDirection(type, 0, 0).ok());
     EXPECT_EQ(CheckDirection(type, 0, 2).code(), Code::kProtocol);
   }
-  for (const Message type : {Message::kGo, Message::kDecision, Message::kFailed, Message::kLeft, Message::kJoined}) {
+  for (const Message type : {Message::kGo, Message::kDecision, Message::kStandstillQuery, Message::kFailed,
+                             Message::kLeft, Message::kJoined}) {
     EXPECT_TRUE(CheckDirection(type, 0, 2).ok());
     EXPECT_TRUE(CheckDirection(type, 0, 0).ok());
     EXPECT_EQ(CheckDirection(type, 2, 0).code(), Code::kProtocol);

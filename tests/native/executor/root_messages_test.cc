@@ -104,6 +104,7 @@ class Root {
  private:
   static EngineOptions OptionsOf(int size) {
     EngineOptions options;
+    options.stall_warning_s = 0.2;
     options.topology = MakeTopology(0, std::vector<std::string>(static_cast<size_t>(size), "node"));
     return options;
   }
@@ -184,6 +185,45 @@ TEST(RootMessagesTest, ADepartureOfARankThatThereIsNotIsRefused) {
   const Status failure = root.engine().failure().WaitFor(Deadline::After(60));
   EXPECT_EQ(failure.code(), Code::kProtocol);
   EXPECT_NE(failure.message().find("rank 3 of a world of 3"), std::string::npos) << failure.message();
+}
+
+Request Named(const std::string& name) {
+  Request request;
+  request.name = request.view = name;
+  request.timeout_s = 60;
+  return request;
+}
+
+Standstill InDirectCall() { return {true, 0, {{0, 4}}, {{0, 4, 1, "allreduce 'metrics'"}}}; }
+
+TEST(RootMessagesTest, ADeadlockEndsTheJobOnceAllHaveSaidSoTwice) {
+  Root root(2);
+  Peer& other = *root.peers[0];
+  root.Say(Message::kRequest, Encode(Named("gradients")));
+  other.Say(Message::kStandstill, Encode(InDirectCall()));
+  std::map<Message, int> counts;
+  other.ReadUntil(Message::kStandstillQuery, &counts);
+  EXPECT_EQ(root.engine().failure().failed(), false);
+  other.Say(Message::kStandstill, Encode(InDirectCall()));
+  const Status failure = root.engine().failure().WaitFor(Deadline::After(60));
+  EXPECT_EQ(failure.code(), Code::kMismatch);
+  EXPECT_NE(failure.message().find("rank 0: gradients; rank 1: allreduce 'metrics'"), std::string::npos)
+      << failure.message();
+  other.ReadUntil(Message::kFailed, &counts);
+}
+
+TEST(RootMessagesTest, ARankThatGoesOnWhenAskedKeepsTheJobRunning) {
+  Root root(2);
+  Peer& other = *root.peers[0];
+  root.Say(Message::kRequest, Encode(Named("gradients")));
+  other.Say(Message::kStandstill, Encode(InDirectCall()));
+  std::map<Message, int> counts;
+  other.ReadUntil(Message::kStandstillQuery, &counts);
+  other.Say(Message::kStandstill, Encode(Standstill()));
+  other.Say(Message::kRequest, Encode(Named("gradients")));
+  other.ReadUntil(Message::kDecision, &counts);
+  EXPECT_EQ(counts[Message::kStandstillQuery], 1);
+  EXPECT_FALSE(root.engine().failure().failed());
 }
 
 }  // namespace

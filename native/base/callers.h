@@ -1,0 +1,20 @@
+// Which threads of this process call collectives: as far as that is known, whether one that computes or sleeps may call
+// one while others wait.
+#ifndef TFCOLLECTIVE_BASE_CALLERS_H_
+#define TFCOLLECTIVE_BASE_CALLERS_H_
+
+namespace tfc {
+
+// This thread calls a collective. Cheap after the first call of a thread.
+void NoteCaller();
+
+// True as long as only the program's main thread has called any, itself or through TensorFlow. Else the program has
+// more threads for that, and one that sleeps or reads a file may call next what others wait for.
+bool OneProgramThreadCalls();
+
+// Of all threads of this process, in seconds.
+double ProcessorTime();
+
+}  // namespace tfc
+
+#endif  // TFCOLLECTIVE_BASE_CALLERS_H_
