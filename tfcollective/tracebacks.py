@@ -22,8 +22,8 @@ _LONGEST_SOURCE = 90
 _MOST_LINES = 24
 _FIRST_LINES = 8
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-# A frame within a message of TensorFlow's; behind one of AutoGraph's, with stars, stands a line of the program.
-_FRAME = re.compile(r'\s*File "(?P<file>[^"]+)", line \d+(?:, in .*?)?(?P<source> +\*{1,2})?\s*$')
+# A frame within a message of TensorFlow's.
+_FRAME = re.compile(r'(?P<indent>\s*)File "(?P<file>[^"]+)", line \d+')
 # What TensorFlow and Keras put around the line that says what was wrong.
 _AROUND = re.compile(
     r"(Graph execution error|in user code|Exception encountered when calling|Detected at node|Node: |\[\[)"
@@ -39,9 +39,10 @@ def cause_line(kind: str, message: str) -> str:
 
     Messages of TensorFlow and Keras begin with places in the program and in the model; then it is the line behind them.
     """
-    lines = [line.strip() for line in _COLOUR.sub("", message).splitlines()]
-    saying = [line for line in _without_frames(lines) if line and not _AROUND.match(line)]
-    line = (saying or [line for line in lines if line] or [""])[0]
+    lines = _COLOUR.sub("", message).splitlines()
+    words = [line.strip() for line, frame in _with_frames(lines) if frame is None]
+    saying = [line for line in words if line and not _AROUND.match(line)]
+    line = (saying or [line.strip() for line in lines if line.strip()] or [""])[0]
     if _OF_ROOT.match(line):
         line = _OF_ROOT.sub("", line, count=1)
     return _OF_OP.sub("", _OF_FUNCTION.sub("", line)).removeprefix(f"{kind}: ")
@@ -118,17 +119,11 @@ def _message(one: traceback.TracebackException) -> Iterator[str]:
     if one.exc_type is not None:
         text = text.removeprefix(f"{one.exc_type.__module__}.")
     left_out: list[str] = []
-    lines = text.splitlines()
-    skipped = False
-    for line in lines:
-        if skipped or not line.strip():
-            skipped = False
-            continue
-        frame = _FRAME.match(line)
+    for line, frame in _with_frames(text.splitlines()):
         package = _package_of(frame["file"]) if frame is not None else ""
-        if frame is not None and package:
-            left_out.append(package)
-            skipped = frame["source"] is not None
+        if package:
+            left_out += [package] * (_FRAME.match(line) is not None)
+        if package or not line.strip():
             continue
         yield from (f"  {words}" for words in _left_out(left_out))
         left_out = []
@@ -136,13 +131,18 @@ def _message(one: traceback.TracebackException) -> Iterator[str]:
     yield from (f"  {words}" for words in _left_out(left_out))
 
 
-def _without_frames(lines: list[str]) -> Iterator[str]:
-    skipped = False
+def _with_frames(lines: list[str]) -> Iterator[tuple[str, re.Match[str] | None]]:
+    """The lines of a message, each with the frame that it belongs to: behind one of AutoGraph's stands, further to the
+    right, the line of the program."""
+    frame: re.Match[str] | None = None
     for line in lines:
-        frame = _FRAME.match(line)
-        if frame is None and not skipped:
-            yield line
-        skipped = frame is not None and frame["source"] is not None
+        begins = _FRAME.match(line)
+        if begins is not None:
+            frame = begins
+        elif frame is not None and not line.startswith(f"{frame['indent']} "):
+            frame = None
+        yield line, frame
+        frame = begins
 
 
 def _package_of(filename: str) -> str:

@@ -133,6 +133,14 @@ def test_a_traceback_is_shown_once():
     ]
 
 
+def test_a_traceback_is_shown_once_also_where_the_tail_has_left_out_a_line_of_it():
+    lines = ("Traceback (most recent call last):", "  in f", "InvalidArgumentError: bad", "\t [[{{node MatMul}}]]")
+    said = replace(exception(), traceback="\n".join(lines))
+    text = render(outcome(record(0, 1.0, exception=said, tail=("before", *lines[:-1]))))
+    assert text.count("InvalidArgumentError: bad") == 1
+    assert "    before" in text
+
+
 def test_a_chain_of_exceptions_is_shown_once_also_when_its_begin_is_cut_off():
     first = ["Traceback (most recent call last):", "  in f", "OSError: none"]
     bridge = "The above exception was the direct cause of the following exception:"
@@ -159,6 +167,19 @@ def test_other_ends(fields, code, text):
     one = outcome(record(0, 1.0, exception=exception("RendezvousError", consequence=True)), **fields)
     assert exit_code(one) == code
     assert render(one).startswith(text)
+
+
+def test_a_rank_that_raised_before_the_job_was_stopped_is_named():
+    """Its process was still ending when the platform, which took it to hang, sent the signal."""
+    raised = record(1, 1.0, number=signal.SIGTERM, exception=exception())
+    later = record(2, 3.0, number=signal.SIGTERM, stopped=True, exception=exception())
+    lost = record(0, 2.0, exception=exception("PeerLostError", consequence=True))
+    one = outcome(lost, raised, later, stopped_by=signal.SIGTERM)
+    killed = "failed, and was killed by SIGTERM before its process had ended"
+    assert render(one).splitlines() == [
+        "stopped by SIGTERM",
+        f"  before that, rank 1 (worker:1, pid 41) {killed} (ValueError: text)",
+    ]
 
 
 def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():

@@ -36,6 +36,8 @@ AUTOGRAPH = f"""in user code:
         return step_function(self, iterator)
     File "/home/me/train.py", line 4, in f  *
         return tf.reshape(x, [3, 3])
+    File "/home/me/train.py", line 7, in g
+        raise ValueError("Cannot reshape")
 
     ValueError: Cannot reshape a tensor with 4 elements
 """
@@ -127,11 +129,13 @@ def test_the_message_of_a_graph_keeps_the_places_in_the_program_and_the_cause():
 
 
 def test_the_message_of_autograph_loses_the_lines_of_frameworks_only():
-    assert folded_traceback(raised(fail_with(AUTOGRAPH))).splitlines()[-5:] == [
+    assert folded_traceback(raised(fail_with(AUTOGRAPH))).splitlines()[-7:] == [
         "ValueError: in user code:",
         "  ... 1 frame in keras ...",
         '    File "/home/me/train.py", line 4, in f  *',
         "        return tf.reshape(x, [3, 3])",
+        '    File "/home/me/train.py", line 7, in g',
+        '        raise ValueError("Cannot reshape")',
         "    ValueError: Cannot reshape a tensor with 4 elements",
     ]
 

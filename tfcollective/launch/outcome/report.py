@@ -68,6 +68,8 @@ def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str
     yield from _restart_lines(outcome)
     if outcome.stopped_by is not None:
         yield f"stopped by {signal_name(outcome.stopped_by)}"
+        earlier = [one for one in in_order_of_arrival(outcome.exits) if one.raised and not one.stopped]
+        yield from (f"  before that, {_who(one, outcome.places)} {_how(one)}" for one in earlier[:_MOST_OTHERS])
         return
     host_is_cause = outcome.agent_failure is not None and outcome.cause is None
     if host_is_cause:
@@ -238,9 +240,10 @@ def _stderr_lines(record: ExitRecord) -> Iterator[str]:
 
 def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tuple[str, ...]:
     """The tail of stderr without the traceback that the interpreter has printed there: it is shown by itself."""
-    if not traceback or traceback[-1] not in tail:
+    last = next((line for line in reversed(traceback) if line in tail), None)  # the tail does not keep every line
+    if last is None:
         return tail
-    end = tail.index(traceback[-1])
+    end = len(tail) - 1 - tail[::-1].index(last)
     begins = [place for place, line in enumerate(tail[:end]) if line == _TRACEBACK]
     chained = traceback.count(_TRACEBACK)  # one for each exception of a chain
     start = begins[-chained] if 0 < chained <= len(begins) else 0  # its first lines may have been cut off
