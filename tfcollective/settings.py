@@ -23,7 +23,7 @@ from tfcollective.log import HOROVOD_LEVELS, LEVELS, get_logger
 from tfcollective.private_directory import runtime_directory
 from tfcollective.tasks import PS_POLICIES, TaskKey
 from tfcollective.timing import TIMING, unfit_seconds
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, PortRange
 
 __all__ = [
     "ENCRYPTIONS",
@@ -237,6 +237,10 @@ class Settings:
     node_id: str | None = _row(_TEXT, "Names this node; processes with equal node ids share memory.", identity=True)
     bind_host: str | None = _row(
         ("address", str), "The address of the interface that peers connect to; by default the one that leads to them."
+    )
+    port_range: PortRange | None = _row(
+        ("LOW-HIGH", PortRange.parse),
+        "The ports that ranks listen on, and a launcher's coordinator; by default any free ones.",
     )
     op_timeout: float = _row(_SECONDS, "How long a collective may take.", 300.0, alias="HOROVOD_GLOO_TIMEOUT_SECONDS")
     start_timeout: float = _row(

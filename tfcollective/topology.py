@@ -38,6 +38,27 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@dataclass(frozen=True)
+class PortRange:
+    """The TCP ports from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def parse(cls, text: str) -> PortRange:
+        """Reads ``low-high``; raises ConfigError for anything else."""
+        low, dash, high = text.strip().partition("-")
+        if not dash or not all(one.isascii() and one.isdigit() and len(one) <= _PORT_DIGITS for one in (low, high)):
+            raise ConfigError(f"expected LOW-HIGH, two ports such as 29500-29600, got {text!r}")
+        if not 0 < int(low) <= int(high) <= _MAX_PORT:
+            raise ConfigError(f"expected ports from 1 to {_MAX_PORT}, the lower one first, got {text!r}")
+        return cls(int(low), int(high))
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}"
+
+
 def is_loopback(address: str) -> bool:
     """Whether an address, not a name, is one of the loopback interface."""
     try:

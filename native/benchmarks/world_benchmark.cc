@@ -39,7 +39,7 @@ void Die(const char* what, const tfc_error& error) {
 tfc_communicator* Connect(Shared* shared, int rank, int size, int transport) {
   tfc_error error{};
   error.struct_size = sizeof(error);
-  tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node"};
+  tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node", 0, 0};
   tfc_listener* listener = nullptr;
   if (tfc_listener_create(&listen, &listener, &error) != TFC_OK) Die("listen", error);
   tfc_listener_address(listener, shared->addresses[rank], sizeof(shared->addresses[rank]), nullptr);

@@ -1,7 +1,9 @@
 #include "capi/arguments.h"
 
+#include <cstdint>
 #include <limits>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
@@ -53,6 +55,15 @@ Status CheckSeconds(double seconds, const char* what) {
   return Status(Code::kInvalidArgument, std::string(what) + ": expected 0 to " +
                                             std::to_string(static_cast<int64_t>(TFC_MAX_SECONDS)) + " seconds, not " +
                                             std::to_string(seconds));
+}
+
+Result<PortRange> PortsOf(const tfc_listener_options& given) {
+  const int32_t first = given.first_port, last = given.last_port;
+  const int32_t least = first == 0 && last == 0 ? 0 : 1;
+  if (first < least || last < first || last > UINT16_MAX)
+    return Status(Code::kInvalidArgument, "expected ports from 1 to 65535, the first one not above the last one, got " +
+                                              std::to_string(first) + " to " + std::to_string(last));
+  return PortRange{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};
 }
 
 Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given) {

@@ -32,6 +32,7 @@ Status CheckSeconds(double seconds, const char* what);
 
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
+Result<PortRange> PortsOf(const tfc_listener_options& given);
 Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options& given);
 Result<PlanSpec> PlanSpecOf(const tfc_plan_options& given);
 // For one rank of the world; all spans are borrowed.

@@ -32,6 +32,7 @@ namespace {
 
 using tfc::Code;
 using tfc::Guarded;
+using tfc::PortsOf;
 using tfc::Read;
 using tfc::Status;
 using tfc::Text;
@@ -60,7 +61,10 @@ tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener**
     auto given = Read(options, "tfc_listener_options");
     if (!given.ok()) return given.status();
     if (listener == nullptr) return Status(Code::kInvalidArgument, "there is no place for the listener");
-    auto bundle = tfc::ListenerBundle::Create(Text(given.value().bind_host), Text(given.value().node_id));
+    auto ports = PortsOf(given.value());
+    if (!ports.ok()) return ports.status();
+    auto bundle =
+        tfc::ListenerBundle::Create(Text(given.value().bind_host), Text(given.value().node_id), ports.value());
     if (!bundle.ok()) return bundle.status();
     *listener = new tfc_listener{bundle.Take()};
     return Status::Ok();

@@ -90,8 +90,9 @@ void LeakUntilProcessExit(CommunicatorImpl* impl) {
 
 }  // namespace
 
-Result<std::unique_ptr<ListenerBundle>> ListenerBundle::Create(const std::string& host, const std::string& node_id) {
-  auto tcp = TcpListener::Create(host);
+Result<std::unique_ptr<ListenerBundle>> ListenerBundle::Create(const std::string& host, const std::string& node_id,
+                                                               PortRange ports) {
+  auto tcp = TcpListener::Create(host, ports);
   if (!tcp.ok()) return tcp.status();
   auto fds = FdServer::Create();
   if (!fds.ok()) return fds.status();

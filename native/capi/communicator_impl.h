@@ -31,7 +31,8 @@ struct ListenerBundle {
   FdServer fds;
   std::string node_id;
 
-  static Result<std::unique_ptr<ListenerBundle>> Create(const std::string& host, const std::string& node_id);
+  static Result<std::unique_ptr<ListenerBundle>> Create(const std::string& host, const std::string& node_id,
+                                                        PortRange ports);
   // "3;<host:port>;<name of the Unix socket>;<CPUs of the calling thread>;<its CPU quota>;<node id>".
   std::string Address() const;
 };

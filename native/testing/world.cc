@@ -64,7 +64,7 @@ std::vector<int> RunWorld(const WorldOptions& options, const std::function<void(
   std::vector<std::string> addresses(size);
   for (size_t rank = 0; rank < size; ++rank) {
     const std::string node = options.nodes.empty() ? "node" : options.nodes[rank];
-    const tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", node.c_str()};
+    const tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", node.c_str(), 0, 0};
     char buffer[512];
     tfc_listener_create(&listen, &listeners[rank], nullptr);
     tfc_listener_address(listeners[rank], buffer, sizeof(buffer), nullptr);

@@ -121,7 +121,13 @@ class Result(ctypes.Structure):
 class ListenerOptions(ctypes.Structure):
     """``tfc_listener_options``."""
 
-    _fields_ = (("struct_size", c_size_t), ("bind_host", c_char_p), ("node_id", c_char_p))
+    _fields_ = (
+        ("struct_size", c_size_t),
+        ("bind_host", c_char_p),
+        ("node_id", c_char_p),
+        ("first_port", c_int32),
+        ("last_port", c_int32),
+    )
 
 
 class CommunicatorOptions(ctypes.Structure):

@@ -103,7 +103,10 @@ def _why_not_loaded(path: Path, error: OSError) -> str:
             f"you are in tfcollective's source tree ({tree}), which is not built and hides the installed package: run "
             "this in another directory, with a script that is not in the tree; or build the tree (make develop)"
         )
-    return f"cannot load the native library {path}: {error}. Reinstall tfcollective."
+    return (
+        f"cannot load the native library {path}: {error}. Reinstall tfcollective; in a source checkout build it first "
+        "(make develop)."
+    )
 
 
 def default_path() -> Path:

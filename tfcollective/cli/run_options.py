@@ -24,6 +24,7 @@ from tfcollective.settings import ENGINES, TRANSPORTS, Settings, environ_snapsho
 from tfcollective.task_specs import TaskSpec, trainers_of
 from tfcollective.tasks import PS_POLICIES, TaskKey, workers
 from tfcollective.timing import TIMING
+from tfcollective.topology import PortRange
 
 # Options of horovodrun that scripts may contain and that have nothing to set here: flags, and those with a value.
 _IGNORED_FLAGS = (
@@ -241,6 +242,11 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         "Performance",
         option("--engine", type=click.Choice(ENGINES), help="Library that moves data between ranks. [native]"),
         option("--mpi-args", metavar="TEXT", help="Further arguments for mpirun (--engine mpi), quoted as one."),
+        option(
+            "--port-range",
+            metavar="LOW-HIGH",
+            help="Ports that the coordinator and the ranks listen on, for firewalls. [any]",
+        ),
         option("--transport", type=click.Choice(TRANSPORTS), help="auto: shared memory inside a node. [auto]"),
         option(
             *("--bucket-mb", "--fusion-threshold-mb", "bucket_mb"),
@@ -399,8 +405,17 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """What is said of fields that the settings, or the job itself, have a default for."""
     names = (*FROM_SETTINGS, "evaluator_grace")
     given = {name: options[name] for name in names if options[name] is not None}
+    if "port_range" in given:
+        given["port_range"] = _port_range(given["port_range"])
     quiet = {"stall_warning": 0.0} if options["no_stall_check"] else {}
     return {**({"log_level": "info"} if options["verbose"] else {}), **given, **quiet}
+
+
+def _port_range(text: str) -> PortRange:
+    try:
+        return PortRange.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"--port-range: {error}") from error
 
 
 def _engine(options: Mapping[str, Any], settings: Settings) -> str:

@@ -6,6 +6,7 @@ import ctypes
 
 from tfcollective._native import Library, abi, load
 from tfcollective.errors import StateError
+from tfcollective.topology import PortRange
 
 
 class Listener:
@@ -14,16 +15,24 @@ class Listener:
     Args:
         bind_host: numeric address of the interface to listen on.
         node_id: ranks with equal node ids share memory.
+        ports: listen on the first free one of these; None: on any.
 
     Raises:
         TransportError: the address cannot be bound.
+        ResourceExhaustedError: none of the ports is free.
     """
 
-    def __init__(self, bind_host: str, node_id: str, *, library: Library | None = None) -> None:
+    def __init__(
+        self, bind_host: str, node_id: str, *, ports: PortRange | None = None, library: Library | None = None
+    ) -> None:
         self._library = library or load()
         self._handle = ctypes.c_void_p()
         options = abi.ListenerOptions(
-            struct_size=ctypes.sizeof(abi.ListenerOptions), bind_host=bind_host.encode(), node_id=node_id.encode()
+            struct_size=ctypes.sizeof(abi.ListenerOptions),
+            bind_host=bind_host.encode(),
+            node_id=node_id.encode(),
+            first_port=0 if ports is None else ports.low,
+            last_port=0 if ports is None else ports.high,
         )
         self._library.call("tfc_listener_create", ctypes.byref(options), ctypes.byref(self._handle))
         buffer = ctypes.create_string_buffer(abi.ADDRESS_SIZE)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfcollective.control.rounds import Bounds
+from tfcollective.errors import CoordinatorError
 from tfcollective.tasks import TaskKey
+from tfcollective.topology import PortRange
 
 MAX_BODY_BYTES = 4 << 20
 BACKLOG = 4096  # in a large job all connect at once
@@ -34,7 +38,8 @@ class ServerOptions:
         tasks: the tasks that form the world.
         start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
         bind_host: the address of the interface to listen on.
-        bind_port: the port; 0: any free one.
+        bind_port: the port; 0: any free one of ``ports``.
+        ports: None: all.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
         body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
         max_store_bytes: the size of all values together.
@@ -58,6 +63,29 @@ class ServerOptions:
     first_generation: int = 1
     encryption: str = "auto"
     bounds: Bounds | None = None
+    ports: PortRange | None = None
+
+    def listen(self) -> socket.socket:
+        """A socket that listens where the coordinator is to. Raises CoordinatorError."""
+        wanted: Sequence[int] = (self.bind_port,)
+        text = f"port {self.bind_port or '(any)'}"
+        if self.ports is not None and not self.bind_port:
+            wanted, text = range(self.ports.low, self.ports.high + 1), f"ports {self.ports}"
+        try:
+            return _first_free(self.bind_host, wanted)
+        except OSError as error:
+            raise CoordinatorError(f"the coordinator cannot listen on {self.bind_host}, {text}: {error}") from error
+
+
+def _first_free(host: str, ports: Sequence[int]) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    for port in ports:
+        try:
+            return socket.create_server((address[0], port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+    raise OSError(errno.EADDRINUSE, "no port is free")
 
 
 def node_name(number: int) -> str:

@@ -124,10 +124,9 @@ class CoordinatorServer:
         self._thread.start()
         try:
             self._endpoint = self._on_thread(self._listen())
-        except OSError as error:
+        except CoordinatorError:
             self.close()
-            at = f"{self._options.bind_host}, port {self._options.bind_port or '(any)'}"
-            raise CoordinatorError(f"the coordinator cannot listen on {at}: {error}") from error
+            raise
         return self._endpoint
 
     def close(self) -> None:
@@ -212,12 +211,8 @@ class CoordinatorServer:
             logger=self._refusals.as_logger(),
         )
         self._certificate = _certificate_for(self._options)
-        if self._listener is not None:
-            self._server = await loop.create_server(self._admit, sock=self._listener.dup(), backlog=BACKLOG)
-        else:
-            self._server = await loop.create_server(
-                self._admit, self._options.bind_host, self._options.bind_port, backlog=BACKLOG
-            )
+        listener = self._options.listen() if self._listener is None else self._listener.dup()
+        self._server = await loop.create_server(self._admit, sock=listener, backlog=BACKLOG)
         self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))

@@ -26,7 +26,7 @@ from tfcollective.control.job_state import JobView
 from tfcollective.control.journal import Journal
 from tfcollective.control.messages import JobEvent
 from tfcollective.control.process import CannotServeError, Child, CoordinatorConfig, introduce, spawn
-from tfcollective.control.protocol import BACKLOG, ServerOptions
+from tfcollective.control.protocol import ServerOptions
 from tfcollective.control.state import RendezvousFailure
 from tfcollective.errors import CoordinatorError
 from tfcollective.exit_codes import signal_name
@@ -120,14 +120,7 @@ class WatchedCoordinator:
 
     def __enter__(self) -> WatchedCoordinator:
         Journal.create(self._journal).close()
-        host, port = self._options.bind_host, self._options.bind_port
-        try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
-        except OSError as error:
-            raise CoordinatorError(
-                f"the coordinator cannot listen on {host}, port {port or '(any)'}: {error}"
-            ) from error
+        self._listener = self._options.listen()
         at = self._listener.getsockname()
         self._endpoint = Endpoint(str(at[0]), int(at[1]))
         self._channel = self._open(TIMING.reply)

@@ -26,6 +26,7 @@ from tfcollective.machine.network import is_own_host
 from tfcollective.processes import command_words, program_of
 from tfcollective.settings import Settings
 from tfcollective.task_specs import TaskSpec, check_task_specs, trainers_of
+from tfcollective.topology import PortRange
 
 _PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
@@ -85,7 +86,7 @@ def run(
             from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
         **options: fields of :class:`~tfcollective.launch.plan.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
             ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
-            ``emit_tf_config``,
+            ``port_range`` (``"29500-29600"``), ``emit_tf_config``,
             ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
             (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
             on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
@@ -166,6 +167,8 @@ def function_job(
         options[name] = _as_path(name, options[name])
     if isinstance(options.get("preemption_command"), str):
         options["preemption_command"] = command_words(options["preemption_command"])
+    if isinstance(options.get("port_range"), str):
+        options["port_range"] = PortRange.parse(options["port_range"])
     hosts = options.pop("hosts", ())
     hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
     for name in ("discovery", "blacklist"):

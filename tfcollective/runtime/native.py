@@ -42,6 +42,7 @@ def call_watched(
     *,
     quiet: float = _QUIET_S,
     own_error: float = TIMING.own_error,
+    remind: float = TIMING.remind,
 ) -> _Result:
     """Runs a native call that waits for other ranks on another thread: Ctrl-C ends the wait at once, and so does the
     end of a rank. The native library knows neither, as long as a process has not connected.
@@ -54,6 +55,7 @@ def call_watched(
         deadline: of ``call`` itself. What ends after it ends because of it, and ``call`` knows who was missing.
         quiet: how long (s) ``call`` may take before the coordinator is asked.
         own_error: how long (s) an error of ``call`` itself is waited for once a rank has ended.
+        remind: how long (s) ``call`` may take before people are told.
 
     Raises:
         PeerLostError: a rank has ended meanwhile.
@@ -69,7 +71,15 @@ def call_watched(
             ended.set()
 
     def watch() -> None:
+        told, tell_at = False, Deadline.after(remind)
         while not found and not wait([connecting], quiet).done:
+            if not told and tell_at.expired():
+                told = True
+                _LOG.warning(
+                    "init() has waited for %.0f s for connections to all other ranks: a firewall may drop what comes "
+                    "from other hosts; --port-range names the ports to open",
+                    remind,
+                )
             lost = _asked(find_lost)
             if lost is not None:
                 found.append(lost)
@@ -205,7 +215,8 @@ class NativeEngine:
     def listen(self) -> Listener:
         """Where peers connect to this rank."""
         settings = self._settings
-        return Listener(settings.bind_host or _LOOPBACK, self._identity.node_id, library=load(settings.library))
+        host, library = settings.bind_host or _LOOPBACK, load(settings.library)
+        return Listener(host, self._identity.node_id, ports=settings.port_range, library=library)
 
     def connect(self, listener: Listener, members: Members, addresses: Sequence[str]) -> Communicator:
         """Connects the members; the end of a rank, and Ctrl-C, end the wait for them."""

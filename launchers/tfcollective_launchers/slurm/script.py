@@ -47,6 +47,7 @@ OPTIONS: Mapping[str, _Words] = {
     "op_timeout": _value("--op-timeout"),
     "stall_warning": _value("--stall-warning"),
     "transport": _value("--transport"),
+    "port_range": _value("--port-range"),
     "engine": _value("--engine"),
     "timeline": _value("--timeline"),
     "emit_tf_config": _flag("--emit-tf-config"),

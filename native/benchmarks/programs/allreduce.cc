@@ -274,7 +274,7 @@ class World {
   }
 
   void Connect(const Options& options, Rendezvous* rendezvous) {
-    tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node"};
+    tfc_listener_options listen{sizeof(tfc_listener_options), "127.0.0.1", "node", 0, 0};
     tfc_listener* listener = nullptr;
     Check(library_.listener_create(&listen, &listener, &error_));
     Check(library_.listener_address(listener, rendezvous->addresses[rank_], sizeof(rendezvous->addresses[rank_]),

@@ -136,6 +136,8 @@ typedef struct tfc_listener_options {
   size_t struct_size;
   const char* bind_host; /* numeric IPv4 or IPv6 address of the interface to listen on */
   const char* node_id;   /* ranks with equal node ids share memory */
+  int32_t first_port;    /* listen on the first free port from this one... */
+  int32_t last_port;     /* ...to this one; 0 and 0: on any */
 } tfc_listener_options;
 
 TFC_EXPORT tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener** listener, tfc_error* error);

@@ -48,7 +48,7 @@ struct Listening {
   std::string address;
 
   Listening() {
-    const tfc_listener_options options{sizeof(tfc_listener_options), "127.0.0.1", "node"};
+    const tfc_listener_options options{sizeof(tfc_listener_options), "127.0.0.1", "node", 0, 0};
     char buffer[512];
     EXPECT_EQ(tfc_listener_create(&options, &listener, nullptr), TFC_OK);
     EXPECT_EQ(tfc_listener_address(listener, buffer, sizeof(buffer), nullptr), TFC_OK);

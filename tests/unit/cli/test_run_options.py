@@ -12,8 +12,10 @@ from tfcollective.cli.run import opening, run
 from tfcollective.cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective.errors import ConfigError
 from tfcollective.launch.plan.hosts import Host
+from tfcollective.launch.plan.planner import plan_local
 from tfcollective.launch.plan.spec import JobSpec
 from tfcollective.timing import TIMING
+from tfcollective.topology import PortRange
 
 
 def parsed(*arguments):
@@ -280,3 +282,14 @@ def test_a_job_begins_with_how_many_ranks_it_has_and_where(launcher, hosts, line
 
 def test_a_rank_has_a_core_at_least():
     assert opening("local", JobSpec(("train",), 3), cores=2) == "3 ranks on this machine, 1 core each"
+
+
+def test_a_range_of_ports_is_for_the_coordinator_and_for_the_ranks(monkeypatch):
+    _, spec = parsed("-np", "2", "--port-range", "29500-29600", "true")
+    assert spec.port_range == PortRange(29500, 29600)
+    (rank, _) = plan_local(spec, cores=2, environ={}).workers
+    assert rank.env["TFCOLLECTIVE_PORT_RANGE"] == "29500-29600"
+    monkeypatch.setenv("TFCOLLECTIVE_PORT_RANGE", "5-6")
+    assert parsed("-np", "2", "true")[1].port_range == PortRange(5, 6)
+    with pytest.raises(ConfigError, match="--port-range: expected LOW-HIGH"):
+        parsed("-np", "2", "--port-range", "29500", "true")

@@ -20,8 +20,10 @@ from tfcollective.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     PeerLostError,
+    ResourceExhaustedError,
     StateError,
 )
+from tfcollective.topology import PortRange
 
 KEY = b"0123456789abcdef"
 QUICK = CommunicatorOptions(connect_timeout=20, op_timeout=20)
@@ -233,3 +235,16 @@ def test_repeated_calls_still_find_who_disagrees(size: int) -> None:
     for error in run_world(size, work):
         assert isinstance(error, CollectiveMismatchError)
         assert "int64[4]" in str(error) and "int64[3]" in str(error)
+
+
+def test_a_listener_takes_a_port_that_is_allowed() -> None:
+    def port(one: Listener) -> int:
+        return int(one.address.split(";")[1].rpartition(":")[2])
+
+    with Listener("127.0.0.1", "node") as first:
+        taken = port(first)
+        with pytest.raises(ResourceExhaustedError, match=f"bind to 127.0.0.1, ports {taken}-{taken}"):
+            Listener("127.0.0.1", "node", ports=PortRange(taken, taken))
+        high = min(taken + 400, 65535)
+        with Listener("127.0.0.1", "node", ports=PortRange(taken - 400, high)) as second:
+            assert port(second) in {*range(taken - 400, high + 1)} - {taken}

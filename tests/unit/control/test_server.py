@@ -43,7 +43,7 @@ from tfcollective.failures import ExitRecord
 from tfcollective.job_keys import new_key
 from tfcollective.tasks import TaskKey, workers
 from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective.topology import Endpoint, PortRange
 
 KEY = new_key()
 
@@ -339,6 +339,16 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
     join(server.endpoint, 0)
     again.join()
     assert [member.pid for member in results[0].members] == [0, 1]
+
+
+def test_the_port_is_one_of_those_that_are_allowed():
+    with serve() as other:  # the kernel has chosen a port, which is taken now
+        taken = other.endpoint.port
+        with pytest.raises(CoordinatorError, match=f"cannot listen on 127.0.0.1, ports {taken}-{taken}: "):
+            serve(ports=PortRange(taken, taken)).start()
+        high = min(taken + 400, 65535)
+        with serve(ports=PortRange(taken - 400, high)) as server:
+            assert server.endpoint.port in {*range(taken - 400, high + 1)} - {taken}
 
 
 def test_the_first_rank_that_waits_says_for_whom(monkeypatch, caplog):

@@ -56,6 +56,16 @@ def test_the_result_comes_back_and_the_coordinator_is_not_asked() -> None:
     assert asked == []
 
 
+def test_people_are_told_of_connections_that_do_not_come(caplog: pytest.LogCaptureFixture) -> None:
+    came = threading.Event()
+
+    def find_lost() -> None:
+        if "--port-range names the ports to open" in caplog.text:
+            came.set()
+
+    assert call_watched(lambda: came.wait(within(60)), find_lost, never, LATER, quiet=0.01, remind=0.01)
+
+
 def test_the_end_of_a_rank_ends_the_wait_and_the_call() -> None:
     stuck = Stuck()
     with pytest.raises(PeerLostError, match="rank 2 was killed before all ranks were connected") as caught:

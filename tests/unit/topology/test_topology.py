@@ -3,7 +3,7 @@ import pytest
 from tfcollective.codec import decode, encode, from_document
 from tfcollective.errors import ConfigError
 from tfcollective.tasks import TaskKey
-from tfcollective.topology import SINGLE, Endpoint, Member, Placement, World
+from tfcollective.topology import SINGLE, Endpoint, Member, Placement, PortRange, World
 
 
 def world(*nodes):
@@ -60,3 +60,17 @@ def test_a_world_has_no_gaps():
 def test_unknown_member():
     with pytest.raises(KeyError):
         world("a").member(TaskKey("worker", 7))
+
+
+def test_ranges_of_ports():
+    ports = PortRange.parse(" 29500-29600 ")
+    assert (ports, str(ports)) == (PortRange(29500, 29600), "29500-29600")
+    assert PortRange.parse("5-5") == PortRange(5, 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "29500", "a-b", "1-", "-1", "2-1", "0-5", "1-65536", "1-2-3", "1000000-2", "1.5-2"]
+)
+def test_what_is_no_range_of_ports(text):
+    with pytest.raises(ConfigError, match=r"expected (LOW-HIGH|ports from 1 to 65535)"):
+        PortRange.parse(text)

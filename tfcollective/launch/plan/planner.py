@@ -212,9 +212,11 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
     evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.auxiliary_tasks) else {}
     restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
     elastic = {} if spec.bounds is None else {variable("elastic"): "1"}
+    ports = {} if spec.port_range is None else {variable("port_range"): str(spec.port_range)}
     return {
         **timeline,
         **evaluator,
+        **ports,
         **elastic,
         **(restarts if spec.max_restarts else {}),
         variable("size"): str(spec.num_proc),

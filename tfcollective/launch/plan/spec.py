@@ -17,6 +17,7 @@ from tfcollective.settings import ENGINES, TRANSPORTS, Settings
 from tfcollective.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of
 from tfcollective.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective.timing import TIMING, unfit_seconds
+from tfcollective.topology import PortRange
 
 _LONGEST_COOLDOWN_S = 3600.0
 _LEAST = "min_proc (--min-np)"
@@ -34,7 +35,7 @@ _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensor
 #: Fields of a job whose defaults are settings.
 FROM_SETTINGS = (
     *("start_timeout", "op_timeout", "grace", "host_timeout", "stall_warning", "elastic_timeout"),
-    *("transport", "engine", "log_level"),
+    *("transport", "port_range", "engine", "log_level"),
 )
 
 
@@ -103,6 +104,7 @@ class JobSpec(ProcessOptions):
         op_timeout: how long (s) a collective may take.
         stall_warning: when (s) to warn of a slow collective; 0: never.
         transport: ``auto`` or ``tcp``.
+        port_range: what the coordinator and the ranks listen on; None: any ports.
         engine: who moves data between the ranks: ``native``, ``horovod`` or ``mpi``.
         timeline: where rank 0 writes a trace of all ranks' operations, or None.
         emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
@@ -142,6 +144,7 @@ class JobSpec(ProcessOptions):
     op_timeout: float = Settings.op_timeout
     stall_warning: float = Settings.stall_warning
     transport: str = "auto"
+    port_range: PortRange | None = None
     engine: str = "native"
     timeline: str | None = None
     emit_tf_config: bool = False

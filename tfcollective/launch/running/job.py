@@ -113,6 +113,7 @@ class Job:
             first_generation=spec.first_generation,
             encryption=Settings.load().encryption,
             bounds=spec.bounds,
+            ports=spec.port_range,
         )
         self._killer = _Killer()
         self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on

@@ -38,6 +38,7 @@ _AS_VARIABLES: Mapping[str, tuple[str, ...]] = {
     "--stall-warning": ("stall_warning",),
     "--no-stall-check": ("stall_warning",),
     "--transport": ("transport",),
+    "--port-range": ("port_range",),
     "--log-level": ("log_level",),
     "--verbose": ("log_level",),
 }

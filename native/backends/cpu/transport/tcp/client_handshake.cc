@@ -56,8 +56,8 @@ Status ClientHandshake::Name(const Status& status) const {
 Result<HandshakeWants> ClientHandshake::Advance() {
   Result<HandshakeWants> wants = Step();
   if (wants.ok() && wants.value() != HandshakeWants::kNothing && deadline_.Passed()) {
-    const char* what =
-        state_ == State::kConnect ? "could not be reached in time" : "did not finish the handshake in time";
+    const char* what = state_ == State::kConnect ? "could not be reached in time (does a firewall drop it?)"
+                                                 : "did not finish the handshake in time";
     wants = Status(Code::kDeadlineExceeded, what);
   }
   if (wants.ok()) return wants;

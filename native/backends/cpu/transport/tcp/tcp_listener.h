@@ -2,6 +2,7 @@
 #ifndef TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_TCP_TCP_LISTENER_H_
 #define TFCOLLECTIVE_BACKENDS_CPU_TRANSPORT_TCP_TCP_LISTENER_H_
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,12 @@
 
 namespace tfc {
 
+// The ports from `low` to `high`; 0 and 0: all.
+struct PortRange {
+  uint16_t low = 0;
+  uint16_t high = 0;
+};
+
 class TcpListener {
  public:
   struct Incoming {
@@ -18,8 +25,8 @@ class TcpListener {
     SocketAddress from;  // of the peer
   };
 
-  // Binds to a numeric host and a port of the kernel's choice, and listens.
-  static Result<TcpListener> Create(const std::string& host);
+  // Binds to a numeric host, and listens: on the first free port of the range, or on one of the kernel's choice.
+  static Result<TcpListener> Create(const std::string& host, PortRange ports = {});
 
   // Where peers connect to; with the real port.
   const SocketAddress& address() const { return address_; }
