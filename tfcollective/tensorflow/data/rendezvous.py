@@ -46,6 +46,7 @@ class ComputeService:
             settings.start_timeout,
             bind_host=self._bind_host,
             encryption=settings.encryption,
+            ports=settings.port_range,
         )
         config = CoordinatorConfig.of_this_process(options, settings)
         self._process = CoordinatorProcess.start(config, environ_snapshot())
