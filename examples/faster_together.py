@@ -59,8 +59,8 @@ def main() -> None:
     model = tf.keras.Sequential(
         [
             layers.Input((SIDE, SIDE, 1)),
+            layers.Conv2D(8, 3, strides=2, activation="relu"),
             layers.Conv2D(16, 3, strides=2, activation="relu"),
-            layers.Conv2D(32, 3, strides=2, activation="relu"),
             layers.Flatten(),
             layers.Dense(10),
         ]
