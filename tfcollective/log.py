@@ -22,6 +22,20 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+class _ToStderr(logging.Handler):
+    """Writes records until the program sets up logging itself, which may be after ``init()``."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        if logging.getLogger().handlers:
+            return
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # closed, or full
+            self.handleError(record)
+
+
 def configure(level: str) -> None:
     """Sends tfcollective's records of ``level`` and above to stderr.
 
@@ -32,7 +46,6 @@ def configure(level: str) -> None:
     logger.setLevel(level.upper())
     if logger.hasHandlers():
         return
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr()
     handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
     logger.addHandler(handler)
-    logger.propagate = False

@@ -288,6 +288,11 @@ class Settings:
     local_training: bool = _row(
         _FLAG, "Let ranks train without reducing gradients, each a model of its own; otherwise that is an error.", False
     )
+    nan_check: bool = _row(
+        _FLAG,
+        "Look at this rank's gradients before each reduction: which rank, step and variable NaN begins with.",
+        False,
+    )
     timeline: str | None = _row(
         _PATH,
         "Where rank 0 writes a trace of all ranks' operations.",

@@ -78,8 +78,8 @@ Engine::Engine(EngineOptions options)
       departures_(options_.topology.size, &failure_.events()),
       set_up_(options_.topology.size, &failure_),
       joining_(options_.topology.size, &watch_, &failure_, this),
-      table_(options_.topology.size, {kFirstPlanChannel, kMaxPlans}, {kFirstGpuPlanChannel, kMaxGpuPlans}),
       standstills_(options_.topology.size),
+      table_(options_.topology.size, {kFirstPlanChannel, kMaxPlans}, {kFirstGpuPlanChannel, kMaxGpuPlans}),
       arbiter_(options_.topology.rank, options_.topology.size) {
   inline_channel_.index = kInlineChannel;
 }

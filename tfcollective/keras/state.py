@@ -14,6 +14,7 @@ from tfcollective import runtime
 from tfcollective.errors import UnsupportedError
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import Passes
+from tfcollective.tensorflow.finite import FiniteCheck
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
 from tfcollective.tensorflow.reductions import DistributedUpdate
@@ -119,6 +120,11 @@ class OptimizerState:
             reduced[place] = result
         return reduced
 
+    @functools.cached_property
+    def finite(self) -> FiniteCheck:
+        """Says where NaN begins, if asked to."""
+        return FiniteCheck()
+
     def begin(self, variables: Sequence[Any]) -> None:
         """An update of these variables is being built."""
         self.variables = list(variables)
@@ -130,7 +136,7 @@ class OptimizerState:
         self.is_reduced = True
         if self.weight is not None:
             gradients = [_times(gradient, self.weight) for gradient in gradients]
-        with tf.control_dependencies(self.checked):
+        with tf.control_dependencies([*self.checked, *self.finite.step(gradients, self.variables)]):
             reduced = reduce_gradients(
                 gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
             )

@@ -125,8 +125,7 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
             return
         _end_alone()
         loaded = _with_engine(Settings.load(), engine)
-        if loaded.log_level != "warning":
-            log.configure(loaded.log_level)
+        log.configure(loaded.log_level)
         session = _open(loaded)
         session.start()
         _session = session

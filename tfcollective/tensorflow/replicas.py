@@ -21,6 +21,7 @@ from tfcollective.communicator import Sum
 from tfcollective.log import get_logger
 from tfcollective.runtime import Members
 from tfcollective.tensorflow import ops
+from tfcollective.tensorflow.finite import is_finite
 from tfcollective.tensorflow.variables import tensorflow_variable
 
 _ROUNDINGS_PER_STEP = 16  # how often a step may round the largest weight of a variable by half a unit in its last place
@@ -126,6 +127,8 @@ class Replicas:
         self._process_set_id = process_set_id
         self._equal_since = 0  # the step in which they were equal last, or made so
         self._told = False
+        self._nan_told = False
+        self._looked = 0  # the step of the comparison before
 
     def settle(self, compared: Comparison, named: Sequence[tuple[str, Any]], step: int) -> str:
         """An error of the program in words; empty if there is none. The same on all ranks.
@@ -136,6 +139,7 @@ class Replicas:
             named: the variables that were compared, with their names for messages.
             step: counted from 0.
         """
+        self._look_for_nan(named, step)
         since = step - self._equal_since if step >= self._equal_since else step  # smaller: the count has begun anew
         if not compared.variables:
             self._equal_since = step
@@ -160,6 +164,23 @@ class Replicas:
                 text = f"the replicas' weights differ in step {step + 1}: {words.where(wrong)}, {apart[wrong]}"
                 self._tell(members.rank == compared.first, text)
         return ""
+
+    def _look_for_nan(self, named: Sequence[tuple[str, Any]], step: int) -> None:
+        """One line of the first rank; the others have the same weights."""
+        if runtime.members_of_set(self._process_set_id).rank == 0 and not self._nan_told:
+            wrong = [name for name, variable in named if not is_finite(variable)]
+            if wrong:
+                self._nan_told = True
+                _LOG.warning(
+                    "the weights hold NaN or infinities since a step from %d to %d: %s, and %d of %d variables in all. "
+                    "TFCOLLECTIVE_NAN_CHECK=1 shows with which rank, step and variable it begins",
+                    self._looked + 1,
+                    step,
+                    wrong[0],
+                    len(wrong),
+                    len(named),
+                )
+        self._looked = step
 
     def _references(self, compared: Comparison, variables: Sequence[Any], members: Members) -> dict[int, Any]:
         """The first rank's values of the variables that differ and may be rounded, by place.

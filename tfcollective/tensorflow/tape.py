@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tfcollective.runtime import ProcessSet
 from tfcollective.tensorflow.border import opaque
 from tfcollective.tensorflow.compression import Compression
 from tfcollective.tensorflow.docstrings import documented
+from tfcollective.tensorflow.finite import FiniteCheck
 from tfcollective.tensorflow.gradients import (
     GradientOptions,
     LocalVariables,
@@ -28,6 +30,7 @@ from tfcollective.tensorflow.variables import let_variables_be_called
 _SCOPE = "tape"
 _GUARD_SCOPE = "tape_guard"
 _guard_names = PlanNames()
+_finite_checks: defaultdict[tuple[str, ...], FiniteCheck] = defaultdict(FiniteCheck)
 _guards: dict[tuple[int, tuple[str, ...]], ReplicaGuard] = {}
 
 
@@ -54,10 +57,9 @@ class _TapeMixin:
         local = self._tfcollective_local.keys()
         note_tape()
         checked = _guard(flat, local, self._tfcollective_options.process_set)
-        with tf.control_dependencies(checked):
-            reduced = reduce_gradients(
-                tf.nest.flatten(gradients), flat, scope=_SCOPE, options=self._tfcollective_options, local=local
-            )
+        own = tf.nest.flatten(gradients)
+        with tf.control_dependencies([*checked, *_finite(own, flat)]):
+            reduced = reduce_gradients(own, flat, scope=_SCOPE, options=self._tfcollective_options, local=local)
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:
@@ -74,6 +76,13 @@ class _TapeMixin:
         for source, gradient in zip(sources, gradients, strict=True):
             parts[variable_key(source) not in local].append((source, gradient))
         return parts
+
+
+def _finite(gradients: list[Any], sources: list[Any]) -> list[Any]:
+    """Says where NaN begins, if asked to; what the reduction comes after."""
+    pairs = [(g, source) for g, source in zip(gradients, sources, strict=True) if hasattr(source, "assign")]
+    content = tuple(f"{variable_name(source, i)} {source.shape}" for i, (_, source) in enumerate(pairs))
+    return _finite_checks[content].step([gradient for gradient, _ in pairs], [source for _, source in pairs])
 
 
 def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | None) -> list[Any]:
