@@ -37,7 +37,11 @@ def _update(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: 
 
 
 def _is_one_of_several() -> bool:
-    return runtime.is_initialized() and runtime.task().is_trainer and runtime.size() > 1
+    """False also outside of ``elastic.run`` in an elastic job: there each rank may make a first step of its own, as in
+    Horovod's examples, before it takes the weights of the others."""
+    if not runtime.is_initialized() or not runtime.task().is_trainer or runtime.size() == 1:
+        return False
+    return runtime.trains() or not runtime.settings().elastic
 
 
 def _check(optimizer: Any, before: int) -> None:

@@ -72,6 +72,7 @@ __all__ = [
     "task",
     "tensorflow_ops",
     "training",
+    "trains",
     "training_ended",
 ]
 
@@ -217,6 +218,11 @@ def training() -> Iterator[None]:
         if _current().newcomer:
             reopen()
         yield
+
+
+def trains() -> bool:
+    """Whether a :func:`training` is open."""
+    return _current().trains
 
 
 def announce_leave(cause: str) -> None:

@@ -166,6 +166,11 @@ class Session:
         heard = 0 if self._change is None else self._change.pending
         return max(heard, self.generation + 1) if self.leaving else heard
 
+    @property
+    def trains(self) -> bool:
+        """Whether a :meth:`training` is open."""
+        return self._trainings > 0
+
     @contextmanager
     def training(self) -> Iterator[None]:
         """See :func:`tfcollective.runtime.training`."""

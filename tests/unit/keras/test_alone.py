@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
+from tfcollective import runtime
 from tfcollective.errors import StateError, UnsupportedError
+from tfcollective.keras import alone
+from tfcollective.tasks import TaskKey
 from tfcollective.tensorflow import reductions
 
 pytestmark = pytest.mark.tensorflow
@@ -293,3 +297,16 @@ def test_a_class_that_changes_gradients_too_early_is_refused(kind: type) -> None
     early = type("Early", (kind,), {method: lambda self, *args, **options: []})
     with fake_world(), pytest.raises(UnsupportedError, match=rf"Early has a method {method}.*apply_gradients"):
         tfk.DistributedOptimizer(early(0.1))
+
+
+@pytest.mark.parametrize(
+    ("elastic", "trains", "counts"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_a_first_step_before_elastic_run_is_of_its_rank_alone(
+    monkeypatch: pytest.MonkeyPatch, elastic: bool, trains: bool, counts: bool
+) -> None:
+    for name, value in {"is_initialized": True, "size": 3, "trains": trains}.items():
+        monkeypatch.setattr(runtime, name, lambda value=value: value)
+    monkeypatch.setattr(runtime, "task", lambda: TaskKey("worker", 0))
+    monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=elastic))
+    assert alone._is_one_of_several() is counts
