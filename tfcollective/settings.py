@@ -293,6 +293,17 @@ class Settings:
         "Look at this rank's gradients before each reduction: which rank, step and variable NaN begins with.",
         False,
     )
+    average_statistics: bool = _row(
+        _FLAG,
+        "Whether `fit` averages the moving statistics of `BatchNormalization` over the ranks: at the end of each "
+        "epoch, and before validation.",
+        True,
+    )
+    fit_checks: bool = _row(
+        _FLAG,
+        "Whether the ranks compare, in `fit`, their data, seeds, files and weights without gradients; rank 0 warns.",
+        True,
+    )
     timeline: str | None = _row(
         _PATH,
         "Where rank 0 writes a trace of all ranks' operations.",

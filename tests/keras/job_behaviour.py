@@ -280,6 +280,45 @@ def variables_that_differ_are_named() -> None:
         raise AssertionError("no error")
 
 
+def means_over_tokens_are_those_of_one_process() -> None:
+    numbers = np.random.default_rng(0)
+    ids, labels = numbers.integers(1, 20, (16, 8)), numbers.integers(0, 4, (16, 8))
+    for row in range(16):
+        ids[row, 1 + row // 3 :] = 0  # the later rows, which rank 1 has, are longer
+
+    def weights_after(loss: object, rows: slice) -> list[np.ndarray]:
+        keras.utils.set_random_seed(3)
+        embedding = keras.layers.Embedding(20, 6, mask_zero=True)
+        model = keras.Sequential([keras.layers.Input((8,), dtype="int32"), embedding, keras.layers.Dense(4)])
+        model.compile(optimizer=tfk.DistributedOptimizer(keras.optimizers.SGD(0.5)), loss=loss)
+        model.fit(ids[rows], labels[rows], batch_size=16, shuffle=False, epochs=3, verbose=0)
+        return model.get_weights()
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    share = 16 // size
+    own = slice(rank * share, (rank + 1) * share)
+    whole = weights_after(loss, slice(0, 16))  # all ranks have all rows, as one process has
+    ours = weights_after(tfk.GlobalMeanLoss(loss), own)
+    for one, other in zip(whole, ours, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def statistics_are_those_of_all_ranks() -> None:
+    layer = keras.layers.BatchNormalization(momentum=0.5)
+    model = keras.Sequential([keras.layers.Input((3,)), layer, keras.layers.Dense(1)])
+    model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+    seen = []
+
+    class Validation(keras.callbacks.Callback):
+        def on_test_begin(self, logs: object = None) -> None:
+            seen.append(tf.convert_to_tensor(layer.moving_mean).numpy().tolist())
+
+    callbacks = [tfk.BroadcastGlobalVariablesCallback(0), Validation()]
+    # In two steps: after the first one all ranks take what rank 0 has.
+    model.fit(X * rank, Y, batch_size=4, verbose=0, validation_data=(X, Y), callbacks=callbacks)
+    assert seen == [[(size - 1) / 4] * 3], seen
+
+
 for check in (
     one_rank_may_build_more_models_and_have_a_smaller_last_batch,
     infinity_on_one_rank_skips_the_step_on_all,
@@ -290,6 +329,8 @@ for check in (
     metrics_are_averaged_in_place,
     two_buckets_are_in_flight_at_once,
     batch_normalization_sees_the_joint_batch,
+    means_over_tokens_are_those_of_one_process,
+    statistics_are_those_of_all_ranks,
     several_passes_are_one_step_of_all_ranks,
     variables_that_differ_are_named,
     models_that_differ_are_named,  # the last one: the ranks' plans do not fit, so nothing can follow

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 def test_behaviour_on_two_ranks() -> None:
     """`make test-second-device` repeats it with variables on a second device, which stands for a GPU."""
     done = run_job(Path(__file__).with_name("job_behaviour.py"), 2)
-    assert done.stdout.count("ok ") == 24
+    assert done.stdout.count("ok ") == 28
 
 
 def test_embeddings_do_not_drift_apart() -> None:

@@ -19,6 +19,7 @@ from tfcollective.keras.callbacks import (
 )
 from tfcollective.keras.experiment import KerasExperiment
 from tfcollective.keras.functions import allgather, allreduce, broadcast, reducescatter
+from tfcollective.keras.global_mean import GlobalMeanLoss
 from tfcollective.keras.model_io import load_model
 from tfcollective.keras.normalization import SyncBatchNormalization
 from tfcollective.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
@@ -32,6 +33,7 @@ __all__ += (
     "BroadcastGlobalVariablesCallback",
     "DistributedOptimizer",
     "Elastic",
+    "GlobalMeanLoss",
     "KerasExperiment",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

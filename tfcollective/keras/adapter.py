@@ -12,13 +12,15 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
   called at all; with distributed ones inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
 * What makes copies of models and of optimizers that wrap others: see ``tfcollective.keras.copies``.
 * ``Model.fit``: with an ``Elastic`` among the callbacks it is called again when ranks come and go: see
-  ``tfcollective.keras.elastic_fit``.
+  ``tfcollective.keras.elastic_fit``. Where several ranks train together it has a callback of ours before the user's:
+  see ``tfcollective.keras.together``.
 * ``Model.evaluate``: with a ``MetricAverageCallback`` among the callbacks it returns the metrics of all ranks. Keras
   gives callbacks a copy of what it returns.
 * Keras 3's ``optimizer.variables``: the list may be called, as in Keras 2 and in scripts written for Horovod. A
   ``DistributedGradientTape`` sees to it, too.
 * Keras 3's optimizers have ``lr``, as those of Keras 2: TensorFlow's variable that holds the learning rate, as
   ``tf.keras.backend.set_value`` takes it. Horovod's elastic examples set it when the world has changed.
+* ``BatchNormalization(synchronized=True)`` takes its moments over all ranks: see ``tfcollective.keras.normalization``.
 * Optimizers in an elastic job: their updates make new buffers, since a commit holds the old ones: see
   ``tfcollective.keras.new_buffers``.
 * Optimizers whose gradients no rank has reduced: their first update is an error, see ``tfcollective.keras.alone``.
@@ -38,8 +40,11 @@ from tfcollective.communicator import Min
 from tfcollective.errors import ConfigError
 from tfcollective.keras import alone, copies, new_buffers
 from tfcollective.keras.elastic_fit import elastic_callback, fit_elastically
+from tfcollective.keras.global_mean import weigh_by_loss
+from tfcollective.keras.normalization import synchronize_keras
 from tfcollective.keras.optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.keras.synchronisation import MetricAverageCallback
+from tfcollective.keras.together import added_callback, together
 from tfcollective.log import get_logger
 from tfcollective.tensorflow import reductions
 from tfcollective.tensorflow.functions import allreduce
@@ -67,6 +72,7 @@ def install(keras: Any) -> None:
     copies.replace_method(keras.Model, "fit", _fit, "initial_epoch")
     copies.replace_method(keras.Model, "evaluate", _evaluate, "return_dict")
     copies.install(keras)
+    synchronize_keras(copies.replace_method)
     let_variables_be_called()
     _add_lr(keras.optimizers.Optimizer)
     new_buffers.install(keras)
@@ -144,18 +150,24 @@ def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, *
         if distributed or (train_step_is_own(model) and not asked):
             model.jit_compile = False
             _LOG.info("jit_compile is False, as this training step may communicate")
+    weigh_by_loss(model)
     return original(model, *args, **kwargs)
 
 
 def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     reductions.begin_training()
     bound = inspect.signature(original).bind(model, *args, **kwargs)
-    options = elastic_callback(bound.arguments.get("callbacks"))
-    if options is None:
-        return original(model, *args, **kwargs)
     bound.apply_defaults()
     _, *names = bound.arguments
-    return fit_elastically(original, model, {name: bound.arguments[name] for name in names}, options)
+    arguments = {name: bound.arguments[name] for name in names}
+    options = elastic_callback(arguments["callbacks"])
+    ours = together(model, arguments, elastic=options is not None)
+    if ours is None and options is None:
+        return original(model, *args, **kwargs)
+    with added_callback(model, arguments, ours):
+        if options is None:
+            return original(model, **arguments)
+        return fit_elastically(original, model, arguments, options)
 
 
 def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

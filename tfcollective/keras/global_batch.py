@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfcollective import runtime
 from tfcollective.communicator import Average
 from tfcollective.errors import UnsupportedError
+from tfcollective.keras.global_mean import GlobalMeanLoss
 from tfcollective.keras.optimizers import distributed_states, innermost
 from tfcollective.keras.state import OptimizerState, state_of
 from tfcollective.tensorflow.variables import make_eagerly
@@ -56,6 +57,8 @@ def _check(model: Any) -> None:
     if steps_per_execution(model) != 1:
         raise UnsupportedError("steps_per_execution: with global_batch of Elastic it is 1: shares may change each step")
     for loss in tf.nest.flatten(getattr(model, "loss", None)):
+        if isinstance(loss, GlobalMeanLoss):
+            raise UnsupportedError("loss: GlobalMeanLoss weighs gradients by itself: leave out global_batch of Elastic")
         if getattr(loss, "reduction", None) == "sum":
             raise UnsupportedError(
                 "loss: with global_batch of Elastic it has to be a mean over the rows, not reduction='sum'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -49,10 +50,49 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> Any:
         moments = _moments_of_all(inputs, list(reduction_axes), mask)
-        if not keep_dims:
-            return moments
-        shape = [1 if axis in reduction_axes else size for axis, size in enumerate(inputs.shape)]
-        return tuple(tf.reshape(moment, shape) for moment in moments)
+        return _with_dimensions(moments, inputs, reduction_axes, keep_dims)
+
+
+def synchronize_keras(replace_method: Callable[..., bool]) -> None:
+    """Has ``BatchNormalization(synchronized=True)`` take its moments over the batches of all ranks. Keras's way is over
+    the replicas of a ``tf.distribute`` strategy, in whose scope it stays.
+
+    Args:
+        replace_method: puts a function for a method: see ``tfcollective.keras.copies``.
+    """
+    kind = tf.keras.layers.BatchNormalization
+    if _KERAS_2:
+        replace_method(kind, "_calculate_mean_and_var", _mean_and_variance, "keep_dims")
+    else:
+        replace_method(kind, "_moments", _moments, "mask")
+
+
+def _moments(original: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> Any:
+    if not _is_ours(layer):
+        return original(layer, inputs, mask)
+    return _moments_of_all(inputs, list(layer._reduction_axes), mask)
+
+
+def _mean_and_variance(
+    original: Callable[..., Any], layer: Any, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
+) -> Any:
+    if not _is_ours(layer):
+        return original(layer, inputs, reduction_axes, keep_dims, mask=mask)
+    return _with_dimensions(_moments_of_all(inputs, list(reduction_axes), mask), inputs, reduction_axes, keep_dims)
+
+
+def _is_ours(layer: Any) -> bool:
+    """True of a layer that is to be synchronized over more than this process."""
+    if not getattr(layer, "synchronized", False) or tf.distribute.has_strategy() or not runtime.is_initialized():
+        return False
+    return not runtime.members().alone
+
+
+def _with_dimensions(moments: Any, inputs: Any, reduction_axes: Any, keep_dims: bool) -> Any:
+    if not keep_dims:
+        return moments
+    shape = [1 if axis in reduction_axes else size for axis, size in enumerate(inputs.shape)]
+    return tuple(tf.reshape(moment, shape) for moment in moments)
 
 
 @opaque

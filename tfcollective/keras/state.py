@@ -11,12 +11,15 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import runtime
+from tfcollective.communicator import Sum
 from tfcollective.errors import UnsupportedError
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.finite import FiniteCheck
+from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
+from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.reductions import DistributedUpdate
 
 ATTRIBUTE = "_tfcollective"
@@ -43,6 +46,7 @@ class OptimizerState:
         when_built: called once they exist.
         weight: a variable by which this rank's gradients are multiplied before they are reduced, where ranks have
             shares of a global batch; else None.
+        counted: a variable: how much this rank's loss is a mean over, where gradients count by that; else None.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class OptimizerState:
         self.saved = list(saved)
         self.when_built: list[Callable[[], None]] = []
         self.weight: Any = None
+        self.counted: Any = None
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
         """That of another optimizer which reduces as this one does."""
@@ -134,13 +139,25 @@ class OptimizerState:
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`."""
         self.is_reduced = True
-        if self.weight is not None:
-            gradients = [_times(gradient, self.weight) for gradient in gradients]
+        for factor in (self.weight, self._share()):
+            if factor is not None:
+                gradients = [_times(gradient, factor) for gradient in gradients]
         with tf.control_dependencies([*self.checked, *self.finite.step(gradients, self.variables)]):
             reduced = reduce_gradients(
                 gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
             )
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
+
+    def _share(self) -> Any:
+        """By which a gradient is multiplied so that the average is weighted by what the ranks have counted."""
+        members = runtime.members(self.options.process_set, outside=True)
+        if self.counted is None or members.alone or not members.included:
+            return None
+        mine = tf.convert_to_tensor(self.counted)
+        name = f"{self.scope}/counted"
+        everyones = allreduce(mine, op=Sum, name=name, process_set=self.options.process_set)
+        share = mine * tf.cast(size_in_graph(members), mine.dtype) / everyones
+        return tf.where(everyones > 0, share, tf.ones_like(share))
 
     def restore(self, variables: Sequence[Any]) -> None:
         """Gives the optimizer, now built, the values that it was made with: once, also where a step is being traced."""

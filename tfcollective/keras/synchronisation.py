@@ -50,6 +50,10 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         """Leaves `var` to each rank."""
         self._local.add(var)
 
+    def local_keys(self) -> frozenset[int]:
+        """Of the variables that stay each rank's own."""
+        return self._local.keys()
+
     def on_train_begin(self, logs: Any = None) -> None:
         """Broadcasts if the variables exist.
 

@@ -65,6 +65,39 @@ def is_shard(dataset: Any) -> bool:
     return any(type(part).__name__.strip("_") == "ShardDataset" for part in _pipeline(dataset))
 
 
+# Datasets that begin a pipeline, and the attributes that say what they give.
+_SOURCES = {
+    "TensorSliceDataset": ("_tensors",),
+    "TensorDataset": ("_tensors",),
+    "TFRecordDatasetV2": ("_filenames",),
+    "TextLineDatasetV2": ("_filenames",),
+    "RangeDataset": ("_start", "_stop", "_step"),
+}
+_PARTS = ("_count",)  # of skip, take and others: ways to divide by hand
+_HIDING = ("GeneratorDataset", "PyFunc", "EagerPyFunc", "ShardDataset")  # ops whose elements may be a rank's own
+
+
+def content_of(dataset: Any) -> list[Any] | None:
+    """What tells the data of a dataset from those of another one: tensors and numbers in an order that processes with
+    the same program share. None for one rank's part (``shard``), and where it cannot be seen, as with generators."""
+    found: list[Any] = []
+    for part in _pipeline(dataset):
+        kind = type(part).__name__.strip("_")
+        if kind == "ShardDataset" or (not part._inputs() and kind not in _SOURCES):
+            return None
+        for function in part._functions():
+            graph = function.function.graph.as_graph_def()
+            bodies = (graph.node, *(one.node_def for one in graph.library.function))
+            nodes = [node for nodes in bodies for node in nodes]
+            if any(node.op in _HIDING for node in nodes):
+                return None
+            found += [node.attr["value"].tensor.SerializeToString().hex() for node in nodes if node.op == "Const"]
+            found += [one for one in function.function.captured_inputs if tf.is_tensor(one) and one.dtype.is_integer]
+        named = (*_SOURCES.get(kind, ()), *_PARTS)
+        found += [one for name in named for one in tf.nest.flatten(getattr(part, name, None)) if one is not None]
+    return found
+
+
 def gives_batches(dataset: Any) -> bool:
     """Whether the dataset's elements are batches that ``batch`` has made; not if another function takes them apart."""
     part = dataset

@@ -47,3 +47,21 @@ def test_it_survives_saving_and_mixed_precision() -> None:
 def test_other_ways_are_refused(option: str) -> None:
     with pytest.raises(UnsupportedError, match=option):
         tfc.SyncBatchNormalization(**{option: True})
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+def test_keras_own_layer_is_synchronized_over_the_ranks_if_asked(synchronized: bool) -> None:
+    inputs = tf.constant([[1.0], [3.0]])
+    with fake_world() as ops:
+        ops.rows_of_others = tf.constant([[[2.0], [6.0], [1.0]]])  # count, mean, variance
+        made = keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.0)
+        made(inputs, training=True)
+    assert ops.count("allgather") == synchronized
+    assert tf.convert_to_tensor(made.moving_mean).numpy().tolist() == [4.0 if synchronized else 2.0]
+    assert tf.convert_to_tensor(made.moving_variance).numpy().tolist() == [5.0 if synchronized else 1.0]
+
+
+def test_keras_own_layer_alone_is_as_ever() -> None:
+    with fake_world(size=1) as ops:
+        keras.layers.BatchNormalization(synchronized=True)(tf.constant([[1.0], [3.0]]), training=True)
+    assert ops.ran == []
