@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective.errors import UnsupportedError
+from tfcollective.keras.attributes import lost
 from tfcollective.keras.keras2 import Keras2LegacyMixin, Keras2Mixin, check_methods
 from tfcollective.keras.keras3 import Keras3Mixin, check_hooks
 from tfcollective.keras.mixin import own_methods
@@ -19,11 +20,6 @@ from tfcollective.keras.state import ATTRIBUTE, OptimizerState, state_of
 from tfcollective.log import get_logger
 
 _LOG = get_logger(__name__)
-_KEPT_ATTRIBUTES = (
-    "_exclude_from_weight_decay",
-    "_exclude_from_weight_decay_names",
-    "_exclude_from_weight_decay_pattern",
-)
 # The methods that gradients pass on their way to the update, and those that change one variable.
 _ON_THE_WAY = ("apply_gradients", "apply", "_backend_apply_gradients")
 _UPDATES = ("update_step", "_resource_apply_dense", "_resource_apply_sparse")
@@ -76,7 +72,9 @@ def _checked(update: Any) -> Any:
 
 def made_of(optimizer: Any, config: dict[str, Any], state: OptimizerState) -> Any:
     """A distributed optimizer with this configuration and state, of the class of `optimizer`, which stays as it is."""
-    return _made(type(optimizer), config, state, _attributes(optimizer))
+    made = _made(type(optimizer), config, state)
+    vars(made).update(lost(optimizer, made))
+    return made
 
 
 def become_distributed(optimizer: Any, state: OptimizerState) -> None:
@@ -125,15 +123,15 @@ def _without_schedule(optimizer: Any) -> Iterator[Any]:
     yield None
 
 
-def _attributes(optimizer: Any) -> dict[str, Any]:
-    return {name: vars(optimizer)[name] for name in _KEPT_ATTRIBUTES if name in vars(optimizer)}
-
-
-def _made(kind: type, config: dict[str, Any], state: OptimizerState, attributes: dict[str, Any]) -> Any:
-    made = distributed_class(kind).from_config(config)  # type: ignore[attr-defined]
+def _made(kind: type, config: dict[str, Any], state: OptimizerState) -> Any:
+    try:
+        made = distributed_class(kind).from_config(config)  # type: ignore[attr-defined]
+    except TypeError as error:
+        raise UnsupportedError(
+            f"DistributedOptimizer: no {kind.__name__} can be made of the configuration of another one ({error}): its "
+            "__init__ must take what its get_config returns, or it must have a from_config"
+        ) from error
     object.__setattr__(made, ATTRIBUTE, state)
-    for name, value in attributes.items():
-        setattr(made, name, value)
     iterations: Any = getattr(made, "_iterations", None)
     if state.saved and hasattr(iterations, "assign"):
         iterations.assign(state.saved[0])
@@ -148,8 +146,9 @@ def _deepcopy(optimizer: Any, memo: dict[int, Any]) -> Any:
     """Replaces ``__deepcopy__``: a copy that may be used for other variables, or goes on with the same ones."""
     config = copy.deepcopy(configuration(optimizer), memo)
     state: OptimizerState = vars(optimizer)[ATTRIBUTE]
-    made = _made(_plain_class(optimizer), config, state.copy(values_of(optimizer)), _attributes(optimizer))
-    memo[id(optimizer)] = made
+    made = _made(_plain_class(optimizer), config, state.copy(values_of(optimizer)))
+    memo[id(optimizer)] = memo[id(made)] = made  # also for methods that are bound to it
+    vars(made).update({name: copy.deepcopy(value, memo) for name, value in lost(optimizer, made).items()})
     return made
 
 
@@ -164,8 +163,12 @@ def _reduce(optimizer: Any) -> tuple[Any, ...]:
         )
     values: Sequence[Any] = values_of(optimizer)
     arguments = (state.options, state.passes, values)
-    return _unpickled, (_plain_class(optimizer), configuration(optimizer), arguments, _attributes(optimizer))
+    kind, config = _plain_class(optimizer), configuration(optimizer)
+    attributes = lost(optimizer, _made(kind, config, state.copy()))
+    return _unpickled, (kind, config, arguments, attributes)
 
 
 def _unpickled(kind: type, config: dict[str, Any], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    return _made(kind, config, OptimizerState(*arguments), attributes)
+    made = _made(kind, config, OptimizerState(*arguments))
+    vars(made).update(attributes)
+    return made

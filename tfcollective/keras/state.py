@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.communicator import Sum
-from tfcollective.errors import UnsupportedError
+from tfcollective.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.finite import FiniteCheck
@@ -20,7 +20,7 @@ from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
 from tfcollective.tensorflow.guard import ReplicaGuards
 from tfcollective.tensorflow.helpers import size_in_graph
-from tfcollective.tensorflow.reductions import DistributedUpdate
+from tfcollective.tensorflow.reductions import DistributedUpdate, is_marked
 
 ATTRIBUTE = "_tfcollective"
 _LOG = get_logger(__name__)
@@ -137,8 +137,13 @@ class OptimizerState:
         self.checked = self.guard.step([v for v in self.variables if variable_key(v) not in local])
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
-        """Reduces the gradients of the variables of :meth:`begin`."""
+        """Reduces the gradients of the variables of :meth:`begin`.
+
+        Raises:
+            InvalidArgumentError: a tape has reduced them already.
+        """
         self.is_reduced = True
+        self._check_once(gradients)
         for factor in (self.weight, self._share()):
             if factor is not None:
                 gradients = [_times(gradient, factor) for gradient in gradients]
@@ -158,6 +163,16 @@ class OptimizerState:
         everyones = allreduce(mine, op=Sum, name=name, process_set=self.options.process_set)
         share = mine * tf.cast(size_in_graph(members), mine.dtype) / everyones
         return tf.where(everyones > 0, share, tf.ones_like(share))
+
+    def _check_once(self, gradients: Sequence[Any]) -> None:
+        members = runtime.members(self.options.process_set, outside=True)
+        if members.alone:
+            return
+        if any(is_marked(one, members.process_set_id) for one in gradients if one is not None):
+            raise InvalidArgumentError(
+                "DistributedOptimizer: these gradients are from a DistributedGradientTape, which has reduced them, and "
+                "would be reduced twice: use either the tape or DistributedOptimizer"
+            )
 
     def restore(self, variables: Sequence[Any]) -> None:
         """Gives the optimizer, now built, the values that it was made with: once, also where a step is being traced."""

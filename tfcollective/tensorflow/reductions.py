@@ -8,6 +8,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+_MARK = "_tfcollective_reduced_by_a_tape"
+# What is done with a gradient between a tape and an optimizer, such as clipping and scaling, in a graph.
+_PASSED = frozenset(
+    {"AddN", "AddV2", "Cast", "ClipByValue", "Identity", "IdentityN", "Maximum", "Minimum", "Mul", "Neg"}
+    | {"PreventGradient", "RealDiv", "SelectV2", "Sub"}
+)
 
 
 @dataclass
@@ -32,7 +42,8 @@ def note_tape() -> None:
 
 def note_reduction() -> None:
     """The program reduces tensors itself, which may be gradients."""
-    _notes.reductions += 1
+    if not _inside.update:
+        _notes.reductions += 1
 
 
 def begin_training() -> None:
@@ -59,3 +70,25 @@ class DistributedUpdate:
 
     def __exit__(self, *_error: object) -> None:
         _inside.update = self._before
+
+
+def mark(gradient: Any, process_set_id: int) -> None:
+    """Marks a gradient as one that a tape has reduced over a process set."""
+    setattr(_tensor(gradient), _MARK, process_set_id)
+
+
+def is_marked(gradient: Any, process_set_id: int) -> bool:
+    """True for a gradient that a tape has reduced over this process set; in a graph, also if it was clipped since."""
+    pending, seen = [_tensor(gradient)], set()
+    while pending:
+        tensor = pending.pop()
+        if getattr(tensor, _MARK, None) == process_set_id:
+            return True
+        if tf.is_symbolic_tensor(tensor) and tensor.op.type in _PASSED and id(tensor.op) not in seen:
+            seen.add(id(tensor.op))
+            pending += tensor.op.inputs
+    return False
+
+
+def _tensor(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

@@ -24,7 +24,7 @@ from tfcollective.tensorflow.gradients import (
 )
 from tfcollective.tensorflow.guard import ReplicaGuard
 from tfcollective.tensorflow.plan import PlanNames
-from tfcollective.tensorflow.reductions import note_tape
+from tfcollective.tensorflow.reductions import mark, note_tape
 from tfcollective.tensorflow.variables import let_variables_be_called
 
 _SCOPE = "tape"
@@ -60,6 +60,10 @@ class _TapeMixin:
         own = tf.nest.flatten(gradients)
         with tf.control_dependencies([*checked, *_finite(own, flat)]):
             reduced = reduce_gradients(own, flat, scope=_SCOPE, options=self._tfcollective_options, local=local)
+        members = runtime.members(self._tfcollective_options.process_set, outside=True)
+        for source, gradient in zip(flat, reduced, strict=True):
+            if gradient is not None and members.included and variable_key(source) not in local:
+                mark(gradient, members.process_set_id)
         return tf.nest.pack_sequence_as(sources, reduced)
 
     def register_local_source(self, source: Any) -> None:

@@ -310,3 +310,50 @@ def test_a_first_step_before_elastic_run_is_of_its_rank_alone(
     monkeypatch.setattr(runtime, "task", lambda: TaskKey("worker", 0))
     monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=elastic))
     assert alone._is_one_of_several() is counts
+
+
+# ---- a tape and a distributed optimizer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("clipped", [False, True])
+def test_gradients_are_not_reduced_twice(traced: bool, clipped: bool) -> None:
+    if clipped and not traced:
+        pytest.skip("eager tensors do not tell what they were computed of")
+    variable = tf.Variable([1.0])
+    optimizer = tfk.DistributedOptimizer(SGD(0.1))
+
+    def update() -> None:
+        with tfc.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(variable**2)
+        gradients = tape.gradient(loss, [variable])
+        if clipped:
+            gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        optimizer.apply_gradients(zip(gradients, [variable]))
+
+    with fake_world(), pytest.raises(Exception, match="reduced twice"):
+        (tf.function(update) if traced else update)()
+    with fake_world(size=1):
+        (tf.function(update) if traced else update)()
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_second_gradient_may_depend_on_one_that_a_tape_has_reduced(traced: bool) -> None:
+    """As that of a sharpness-aware step, at weights that the reduced gradient has moved."""
+    variable = tf.Variable([1.0])
+    optimizer = tfk.DistributedOptimizer(SGD(0.1))
+
+    def update() -> None:
+        with tfc.DistributedGradientTape(tf.GradientTape()) as tape:
+            loss = tf.reduce_sum(variable**2)
+        step = tape.gradient(loss, variable)
+        variable.assign_add(step)
+        with tf.GradientTape() as second:
+            loss = tf.reduce_sum(variable**2)
+        gradient = second.gradient(loss, variable)
+        variable.assign_sub(step)
+        optimizer.apply_gradients([(gradient, variable)])
+
+    with fake_world() as ops:
+        (tf.function(update) if traced else update)()
+    assert ops.count("start") == 2

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -389,6 +392,63 @@ def test_an_optimizer_is_given_by_name_or_configuration() -> None:
             assert type(made).__name__ == "Adam"
             assert made._tfcollective.options.op == tfk.Sum
     assert float(tf.convert_to_tensor(made.learning_rate)) == 0.5
+
+
+class Scaled(keras.optimizers.SGD):
+    """With arguments that its configuration does not have."""
+
+    def __init__(self, factor: float = 1.0, rule: object = None, **options: object) -> None:
+        super().__init__(**options)
+        self.factor = factor
+        self.rule = rule
+        self.squared = lambda: self.factor**2
+
+    def update_step(self, gradient: object, variable: object, *rate: object) -> None:
+        super().update_step(gradient * self.factor, variable, *rate)
+
+
+@pytest.mark.parametrize("way", ["wrapped", "deepcopy", "pickle"])
+@pytest.mark.parametrize("built", [False, True])
+def test_what_a_configuration_does_not_tell_is_carried_over(way: str, built: bool) -> None:
+    plain = Scaled(5.0, rule=np.square, learning_rate=1.0)
+    plain.limits = {"low": [1, 2], "high": np.array([3.0])}
+    plain.double = types.MethodType(lambda self: 2 * self.factor, plain)
+    if built:
+        plain.build([tf.Variable([1.0])])
+    variable = tf.Variable([1.0])
+    with fake_world():
+        made = tfk.DistributedOptimizer(plain, op=tfk.Sum)
+        if way == "deepcopy":
+            made = copy.deepcopy(made)
+        elif way == "pickle":
+            del made.double  # is of this function, which pickle cannot name
+            made = pickle.loads(pickle.dumps(made))
+        made.apply_gradients([(tf.constant([1.0]), variable)])
+        plain.factor = 1.0
+    np.testing.assert_array_equal(variable, [-9.0])
+    assert made.rule is np.square
+    assert made.limits["low"] == [1, 2]
+    assert made.squared() == 25.0  # of its own
+    assert way == "pickle" or made.double() == 10.0
+
+
+def test_a_class_that_its_configuration_does_not_make_is_named() -> None:
+    class Plain(Scaled):
+        def __init__(self, learning_rate: float) -> None:
+            super().__init__(learning_rate=learning_rate)
+
+    with fake_world(), pytest.raises(UnsupportedError, match=r"no Plain can be made.*get_config"):
+        tfk.DistributedOptimizer(Plain(0.1))
+
+
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's older optimizers")
+def test_gradient_transformers_are_carried_over_and_come_after() -> None:
+    variable = tf.Variable([0.0])
+    clipped = lambda pairs: [(tf.clip_by_norm(g, 1.0), v) for g, v in pairs]  # noqa: E731
+    with fake_world():
+        plain = keras.optimizers.legacy.SGD(1.0, gradient_transformers=[clipped])
+        tfk.DistributedOptimizer(plain, op=tfk.Sum).apply_gradients([(tf.constant([1.0]), variable)])
+    np.testing.assert_array_equal(variable, [-1.0])
 
 
 @pytest.mark.parametrize("given", [None, keras.optimizers.Adam, 0.1, object()])
