@@ -58,7 +58,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             self._in_step = are_in_step(plans)
             self._validates = self._in_step and validate_together(plans)
             self._averages, self._checks = plans[0].averages, plans[0].checks
-            if self._checks:
+            if self._checks and len(plans) > 1:  # a rank that has yet to join the others is alone
                 self._say(advice(plans))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
