@@ -17,7 +17,8 @@ _OF_KERAS = frozenset(
     {"built", "gradient_accumulation_steps", "name"}
     | {"_built", "_clipnorm_fn", "_clipvalue_fn", "_deferred_slot_restorations", "_distribution_strategy"}
     | {"_exclude_from_weight_decay_cache", "_global_clipnorm_fn", "_hyper", "_hypers_created", "_index_dict"}
-    | {"_initial_decay", "_iterations", "_learning_rate", "_lock", "_mesh", "_name", "_run_with_dtensor", "_slot_names"}
+    | {"_initial_decay", "_is_wrapped_by_loss_scale_optimizer", "_iterations", "_learning_rate", "_lock"}
+    | {"_mesh", "_name", "_run_with_dtensor", "_slot_names"}
     | {"_slots", "_tfcollective", "_tracker", "_trainable_variables", "_trainable_variables_indices", "_variables"}
     | {"_weights"}
 )

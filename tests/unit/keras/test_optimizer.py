@@ -441,6 +441,15 @@ def test_a_class_that_its_configuration_does_not_make_is_named() -> None:
         tfk.DistributedOptimizer(Plain(0.1))
 
 
+@pytest.mark.skipif(KERAS_3, reason="Keras 2's scaler")
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_loss_scaler_of_the_users_is_wrapped(legacy: bool) -> None:
+    kind = keras.optimizers.legacy.SGD if legacy else keras.optimizers.SGD
+    with fake_world():
+        made = tfk.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(kind(0.1)))
+    assert made.inner_optimizer._tfcollective is not None
+
+
 @pytest.mark.skipif(KERAS_3, reason="Keras 2's older optimizers")
 def test_gradient_transformers_are_carried_over_and_come_after() -> None:
     variable = tf.Variable([0.0])
