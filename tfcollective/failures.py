@@ -61,7 +61,8 @@ class ExceptionRecord:
         time: when it was raised to the top, in seconds on the monotonic clock of its host.
         consequence: whether another rank's failure brought it about.
         permanent: whether it comes again however often the program is started.
-        blames: the rank whose end brought it about, as far as the error says so; or None.
+        blames: the rank whose end brought it about, or that did not come to a collective in time, as far as the error
+            says so; or None.
         interrupt: whether it is a KeyboardInterrupt: a signal has raised it, and no error of the program.
         final: whether it has ended the process; False: ``init()`` raised it, and the program may have caught it.
     """
@@ -168,6 +169,11 @@ class ExitRecord:
         return None if self.exception is None or not self.exception.consequence else self.exception.blames
 
     @property
+    def awaited(self) -> int | None:
+        """The rank that did not come to a collective in time, if that is how this one has failed."""
+        return None if self.exception is None or self.exception.consequence else self.exception.blames
+
+    @property
     def _was_ending(self) -> bool:
         """Whether a signal has ended a process that an exception had ended already, but for what it does at its end."""
         return self.signal is not None and self.exception is not None and not self.exception.interrupt
@@ -222,6 +228,16 @@ def first_to_leave(records: Sequence[ExitRecord]) -> ExitRecord | None:
     blamed = _blamed(record for record in records if record.failed)
     left = [record for record in records if record.rank in blamed and (record.stopped or not record.failed)]
     return min(left, key=lambda record: (record.seen, record.time), default=None)
+
+
+def first_to_be_late(records: Sequence[ExitRecord]) -> ExitRecord | None:
+    """The rank that did not come to a collective in which others waited until they failed, and that has no failure of
+    its own. None if there is none."""
+    cause = first_cause(records)
+    late = None if cause is None else cause.awaited
+    return next(
+        (one for one in records if one.rank == late and not one.raised and (one.stopped or not one.failed)), None
+    )
 
 
 def in_order_of_arrival(records: Iterable[ExitRecord]) -> list[ExitRecord]:
@@ -382,5 +398,6 @@ def is_permanent(error: BaseException) -> bool:
 
 
 def _named_peer(error: BaseException) -> int | None:
-    """The rank that an error of a collective names as lost, or as the one that asked all to stop."""
-    return error.peer if isinstance(error, CollectiveError) and error.code in _CONSEQUENCE_CODES else None
+    """The rank that an error of a collective names as lost, as late, or as the one that asked all to stop."""
+    named = isinstance(error, CollectiveError) and error.code in (*_CONSEQUENCE_CODES, Code.DEADLINE_EXCEEDED)
+    return error.peer if named else None

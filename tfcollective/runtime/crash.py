@@ -77,12 +77,17 @@ def _leave_record(
             path,
             error,
             now=time.monotonic(),
-            consequence=ended_by is not None,
+            consequence=_ends_all(ended_by),
             blames=None if ended_by is None else ended_by.peer,
             final=final,
         )
     except OSError as problem:
         _LOG.warning("cannot leave the failure record in %s: %s", path, problem)
+
+
+def _ends_all(ended_by: CollectiveError | None) -> bool:
+    """False also for a rank that was late: it is awaited, and lives."""
+    return ended_by is not None and is_consequence(ended_by)
 
 
 class CrashHook:
@@ -130,12 +135,12 @@ class CrashHook:
         if os.getpid() == self._pid:
             ended_by = None
             try:
-                # TensorFlow's errors do not name the rank that was lost: the first failure of the communicator does.
+                # TensorFlow's errors do not name the rank that was lost or late: the first failure of the communicator does.
                 ended_by = self._ended_by_peer() if came_through_collective(error) else None
                 _leave_record(self._failure_file, error, ended_by)
             finally:
                 self._abort(describe_cause(error))
-            if isinstance(error, Exception) and not is_consequence(error) and ended_by is None:
+            if isinstance(error, Exception) and not is_consequence(error) and not _ends_all(ended_by):
                 self._report(describe_cause(error))
         if self._previous is not None:
             self._previous(kind, error, trace)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tfcollective.control.relay import TaskBeat
 
 _LOG = get_logger(__name__)
+_OF_A_PEER = (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError)
 # What programs import that takes seconds.
 _SLOW_IMPORTS = (
     *("tensorflow", "keras", "tf_keras", "pandas", "sklearn", "jax", "torch"),
@@ -271,7 +272,7 @@ class Session:
                 _LOG.warning("%s leaves the job in order: %s", self.identity.task, error)
                 self.leaving = str(error)
                 raise SystemExit(0) from None
-            except (PeerLostError, CollectiveAbortedError, CollectiveTimeoutError) as error:
+            except _OF_A_PEER as error:
                 _LOG.warning("the world changes again: %s", error)
                 lost = lost_rank(error)
         self.between_worlds = False
@@ -415,9 +416,9 @@ class Session:
             communicator.abort(cause)
 
     def ended_by_peer(self) -> CollectiveError | None:
-        """The error with which another rank, that was lost or asked all to stop, has broken the world; or None."""
+        """The error with which another rank, that was lost, late or asked all to stop, has broken the world; or None."""
         failures = (communicator.failure() for communicator in self._open_communicators())
-        return next((one for one in failures if isinstance(one, PeerLostError | CollectiveAbortedError)), None)
+        return next((one for one in failures if isinstance(one, _OF_A_PEER)), None)
 
     def _open_communicators(self) -> list[Communicator]:
         """The world's first, then those of process sets."""

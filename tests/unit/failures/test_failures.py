@@ -15,7 +15,9 @@ from tfcollective.errors import (
 from tfcollective.failures import (
     ExceptionRecord,
     ExitRecord,
+    describe_exception,
     first_cause,
+    first_to_be_late,
     first_to_leave,
     in_order_of_arrival,
     read_exception,
@@ -147,7 +149,7 @@ def test_an_error_says_which_rank_it_blames(tmp_path):
             (PeerLostError("x", peer=3), 3),
             (CollectiveAbortedError("x", peer=2), 2),
             (PeerLostError("x"), None),
-            (CollectiveTimeoutError("x", peer=1), None),  # late is not lost
+            (CollectiveTimeoutError("x", peer=1), 1),
             (ValueError("x"), None),
         ]
     ):
@@ -186,6 +188,23 @@ def test_blame_leads_over_several_ranks_to_the_first():
     circle = [blaming(0, 2.0, 1), blaming(1, 1.0, 0)]
     assert first_cause(circle) is circle[1]
     assert first_cause([blaming(0, 1.0, 0)]).rank == 0
+
+
+def test_a_rank_that_others_have_waited_for_in_vain_is_late():
+    timeout = ExceptionRecord("CollectiveTimeoutError", "text", "", 1.0, consequence=False, blames=2)
+    waited = replace(record(0, 1.0), exception=timeout)
+    stopped = record(2, 3.0, signal=15, stopped=True)
+    assert first_to_be_late([waited, stopped]) is stopped
+    assert first_cause([waited, stopped]) is waited  # whose exit code is the job's
+    assert first_to_leave([waited, stopped]) is None
+    own = ExceptionRecord("ValueError", "text", "", 2.0, consequence=False)
+    assert first_to_be_late([waited, replace(stopped, exception=own)]) is None  # it says itself what was wrong
+    assert first_to_be_late([blaming(0, 1.0, 2), stopped]) is None  # it was lost, or has left
+    assert first_to_be_late([]) is None
+
+
+def test_a_timeout_is_no_consequence_of_the_late_rank():
+    assert not describe_exception(CollectiveTimeoutError("text", peer=2), 1.0).consequence
 
 
 def test_a_rank_that_others_blame_but_that_did_not_fail_has_left_too_early():

@@ -118,6 +118,19 @@ def test_a_rank_that_left_while_others_needed_it_stands_on_top(left, how):
     ]
 
 
+def test_a_rank_that_did_not_come_stands_before_those_that_waited_for_it():
+    timeout = replace(exception("CollectiveTimeoutError"), blames=1)
+    late = record(1, 3.0, number=signal.SIGTERM, stopped=True)
+    bad = outcome(record(0, 2.0, exception=timeout), late)
+    assert exit_code(bad) == 1
+    waited = "did not come to a collective in which other ranks waited, and was stopped"
+    assert headline(bad) == f"rank 1 (worker:1, pid 41) {waited}"
+    assert render(bad).splitlines()[:2] == [
+        f"the job failed: {headline(bad)}",
+        "  then rank 0 (worker:0, pid 40) exited with code 1 (CollectiveTimeoutError: text)",
+    ]
+
+
 def test_a_traceback_is_shown_once():
     tail = ("before", "Traceback (most recent call last):", "  in hook", "  in f", "ValueError: text", "after")
     lines = render(outcome(record(0, 1.0, code=3, exception=exception(), tail=tail))).splitlines()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tfcollective.control.state import WorldChange
 from tfcollective.exit_codes import SIGNAL_BASE, ExitCode, signal_name
-from tfcollective.failures import ExitRecord, first_cause, first_to_leave, in_order_of_arrival
+from tfcollective.failures import ExitRecord, first_cause, first_to_be_late, first_to_leave, in_order_of_arrival
 from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome
 from tfcollective.tasks import NO_RANK
 
@@ -56,12 +56,8 @@ def headline(outcome: JobOutcome) -> str:
     cause = outcome.cause
     if cause is None:
         return " ".join(str(outcome.agent_failure or outcome.start_failure or "no reason is known").split())
-    left = first_to_leave(outcome.exits)
-    return (
-        f"{_who(cause, outcome.places)} {_end(cause, _MOST_HEADLINE)}"
-        if left is None
-        else _early_end(left, outcome.places)
-    )
+    missing = _missing(outcome)
+    return f"{_who(cause, outcome.places)} {_end(cause, _MOST_HEADLINE)}" if missing is None else missing[1]
 
 
 def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
@@ -204,15 +200,15 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
     if first is None:
         return
     of_host = outcome.agent_failure is not None and outcome.cause is None  # which stands above
-    left = first_to_leave(outcome.exits)
-    causes = [] if left is None else [(left, _early_end(left, outcome.places))]
+    missing = _missing(outcome)
+    causes = [] if missing is None else [missing]
     causes.append((first, f"{_who(first, outcome.places)} {_end(first, _MOST_HEADLINE)}"))
     for number, (record, text) in enumerate(causes):
         yield f"  then {text}" if of_host or number else emphasise(f"the job failed: {text}")
         if record.hint:
             yield f"  hint: {record.hint}"
         yield from _stderr_lines(record)
-    others = [record for record in in_order_of_arrival(outcome.exits) if record not in (first, left)]
+    others = [record for record in in_order_of_arrival(outcome.exits) if record not in [cause for cause, _ in causes]]
     blamed = {record.rank for record, _ in causes}
     for record in others[:_MOST_OTHERS]:
         yield f"  then {_who(record, outcome.places)} {_how(record, blamed)}"
@@ -220,9 +216,17 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
         yield f"  then {len(others) - _MOST_OTHERS} more ranks ended, too"
 
 
-def _early_end(record: ExitRecord, places: Mapping[str, str]) -> str:
-    needed = "while other ranks needed it"
-    return f"{_who(record, places)} {f'left {needed}, and was stopped' if record.failed else f'{record.how} {needed}'}"
+def _missing(outcome: JobOutcome) -> tuple[ExitRecord, str] | None:
+    """The rank that others needed and that has no failure of its own, and how it is called in the report; or None."""
+    left, late = first_to_leave(outcome.exits), first_to_be_late(outcome.exits)
+    if left is not None:
+        needed = "while other ranks needed it"
+        how = f"left {needed}, and was stopped" if left.failed else f"{left.how} {needed}"
+        return left, f"{_who(left, outcome.places)} {how}"
+    if late is not None:
+        how = "did not come to a collective in which other ranks waited"
+        return late, f"{_who(late, outcome.places)} {how}{', and was stopped' if late.failed else ''}"
+    return None
 
 
 def _stderr_lines(record: ExitRecord) -> Iterator[str]:
