@@ -399,5 +399,5 @@ def is_permanent(error: BaseException) -> bool:
 
 def _named_peer(error: BaseException) -> int | None:
     """The rank that an error of a collective names as lost, as late, or as the one that asked all to stop."""
-    named = isinstance(error, CollectiveError) and error.code in (*_CONSEQUENCE_CODES, Code.DEADLINE_EXCEEDED)
-    return error.peer if named else None
+    codes = (*_CONSEQUENCE_CODES, Code.DEADLINE_EXCEEDED)
+    return error.peer if isinstance(error, CollectiveError) and error.code in codes else None
