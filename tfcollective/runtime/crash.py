@@ -135,7 +135,7 @@ class CrashHook:
         if os.getpid() == self._pid:
             ended_by = None
             try:
-                # TensorFlow's errors do not name the rank that was lost or late: the first failure of the communicator does.
+                # TensorFlow's errors name no lost or late rank: the first failure of the communicator does.
                 ended_by = self._ended_by_peer() if came_through_collective(error) else None
                 _leave_record(self._failure_file, error, ended_by)
             finally:

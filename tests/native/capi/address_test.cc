@@ -7,7 +7,7 @@ namespace tfc {
 namespace {
 
 TEST(PeerAddress, ComesBackWithTheProcessorsAndAnyNodeId) {
-  auto bundle = ListenerBundle::Create("127.0.0.1", "a;node; with;marks");
+  auto bundle = ListenerBundle::Create("127.0.0.1", "a;node; with;marks", PortRange());
   ASSERT_TRUE(bundle.ok());
   const auto made = bundle.Take();
   auto parsed = PeerAddress::Parse(made->Address());
