@@ -155,16 +155,13 @@ def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, *
 
 
 def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    reductions.begin_training()
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     bound.apply_defaults()
     _, *names = bound.arguments
     arguments = {name: bound.arguments[name] for name in names}
     options = elastic_callback(arguments["callbacks"])
     ours = together(model, arguments, elastic=options is not None)
-    if ours is None and options is None:
-        return original(model, *args, **kwargs)
-    with added_callback(model, arguments, ours):
+    with reductions.training(own_step=train_step_is_own(model)), added_callback(model, arguments, ours):
         if options is None:
             return original(model, **arguments)
         return fit_elastically(original, model, arguments, options)
@@ -204,6 +201,7 @@ def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:
         if members.included and members.process_set_id not in asked:
             asked.add(members.process_set_id)
             mine = tf.cast(finite, tf.uint8)
-            agreed = allreduce(mine, op=Min, name=f"{state.scope}/finite", process_set=process_set)
+            with reductions.unnoted():
+                agreed = allreduce(mine, op=Min, name=f"{state.scope}/finite", process_set=process_set)
             finite = tf.cast(agreed, tf.bool)
     return finite

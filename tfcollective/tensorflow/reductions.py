@@ -1,12 +1,15 @@
 """Notes, while steps are built or run, what reduces in this process: training that does not is an error.
 
 Functions that are traced already run without a note. So a tape counts from its first use on, as long as the process
-lives, and the program's own reductions until :func:`begin_training`.
+lives, and so do the program's own reductions in a function. Those in eager code do not count in a later ``fit``, and
+tapes not where Keras's own training step takes the gradients: see :func:`training`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +26,7 @@ _PASSED = frozenset(
 @dataclass
 class _Notes:
     tapes: int = 0
+    traced: int = 0
     reductions: int = 0
     updates: int = 0
 
@@ -42,13 +46,42 @@ def note_tape() -> None:
 
 def note_reduction() -> None:
     """The program reduces tensors itself, which may be gradients."""
-    if not _inside.update:
+    if _inside.update:
+        return
+    if tf.inside_function():
+        _notes.traced += 1
+    else:
         _notes.reductions += 1
 
 
-def begin_training() -> None:
-    """``fit`` begins: what the program has reduced before it were not this training's gradients."""
+@contextmanager
+def training(*, own_step: bool) -> Iterator[None]:
+    """Keras trains a model within it: what eager code has reduced before it were not this training's gradients. They
+    may be those of a loop that goes on after it.
+
+    Args:
+        own_step: the model has a training step of its own, which may use a tape. Keras's does not.
+    """
+    tapes, reductions = _notes.tapes, _notes.reductions
     _notes.reductions = 0
+    if not own_step:
+        _notes.tapes = 0
+    try:
+        yield
+    finally:
+        _notes.reductions += reductions
+        if not own_step:
+            _notes.tapes += tapes
+
+
+@contextmanager
+def unnoted() -> Iterator[None]:
+    """What is reduced within it is tfcollective's own, and no gradient."""
+    before, _inside.update = _inside.update, True
+    try:
+        yield
+    finally:
+        _inside.update = before
 
 
 def updates() -> int:
@@ -58,7 +91,7 @@ def updates() -> int:
 
 def are_noted() -> bool:
     """True if the gradients of an update that is made now may have been reduced."""
-    return _inside.update or _notes.tapes > 0 or _notes.reductions > 0
+    return _inside.update or _notes.tapes + _notes.traced + _notes.reductions > 0
 
 
 class DistributedUpdate:

@@ -104,6 +104,35 @@ def test_a_reduction_before_fit_does_not_count() -> None:
     assert float(total) == 8.0
 
 
+def test_a_tape_does_not_count_where_keras_takes_the_gradients() -> None:
+    with fake_world():
+        step(SGD(0.1), tape=tfc.DistributedGradientTape)
+        with pytest.raises(ALONE_ERROR, match=ALONE):
+            fit(SGD(0.1))
+        step(SGD(0.1))  # after fit it counts again: a traced function may run one
+
+
+def test_the_loss_scale_is_agreed_on_without_reducing_gradients() -> None:
+    kind = getattr(keras.optimizers, "LossScaleOptimizer", keras.mixed_precision.LossScaleOptimizer)
+    with fake_world():
+        fit(tfk.DistributedOptimizer(kind(SGD(0.1))))
+        with pytest.raises(ALONE_ERROR, match=ALONE):
+            fit(SGD(0.1))
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_loop_that_reduces_goes_on_after_fit(traced: bool) -> None:
+    """Its traced function reduces without a note."""
+    variable, optimizer = tf.Variable([1.0]), SGD(0.1)
+    reduced = lambda: tfc.allreduce(tf.constant([1.0]))  # noqa: E731
+    gradient = tf.function(reduced) if traced else reduced
+    with fake_world():
+        result = gradient()
+        optimizer.apply_gradients([(result, variable)])
+        fit(tfk.DistributedOptimizer(SGD(0.1)))
+        optimizer.apply_gradients([(gradient() if traced else result, variable)])
+
+
 class Halves(keras.Model):
     """Two layers, each with an optimizer of its own."""
 
