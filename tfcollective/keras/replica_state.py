@@ -25,16 +25,17 @@ from tfcollective.tensorflow.replicas import relative_difference
 _STATISTICS = ("moving_mean", "moving_variance", "renorm_mean", "renorm_stddev")
 
 
-def average_statistics(model: Any, process_set: ProcessSet | None, label: str) -> None:
+def average_statistics(model: Any, process_set: ProcessSet | None, local: frozenset[int], label: str) -> None:
     """Gives the moving statistics of batch normalization their averages over the ranks. Layers that are not trainable
     keep theirs. All ranks call it.
 
     Args:
         model: the same on all ranks.
         process_set: whose ranks take part; all if None.
+        local: keys (``variable_key``) of the variables that stay each rank's own.
         label: says when, in messages.
     """
-    variables = _statistics(model)
+    variables = [variable for variable in _statistics(model) if variable_key(variable) not in local]
     if not variables:
         return
     values = [tf.convert_to_tensor(variable).numpy() for variable in variables]

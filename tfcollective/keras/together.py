@@ -86,12 +86,14 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     def _average(self, label: str) -> None:
         if self._averages:
-            average_statistics(self.model, self._process_set, label)
+            average_statistics(self.model, self._process_set, self._local_keys(), label)
+
+    def _local_keys(self) -> frozenset[int]:
+        callbacks = [one for one in self._callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]
+        return local_keys(self.model).union(*(one.local_keys() for one in callbacks))
 
     def _compare(self, label: str) -> None:
-        callbacks = [one for one in self._callbacks if isinstance(one, BroadcastGlobalVariablesCallback)]
-        local = local_keys(self.model).union(*(one.local_keys() for one in callbacks))
-        names = differing_state(self.model, self._process_set, local, label)
+        names = differing_state(self.model, self._process_set, self._local_keys(), label)
         if names:
             text = (
                 f"fit: weights that training moves without gradients differ between the ranks: {', '.join(names)}. "

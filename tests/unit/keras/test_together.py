@@ -174,14 +174,16 @@ def fit_with(others: OtherRank, made: Any, monkeypatch: pytest.MonkeyPatch, **op
 
 def test_statistics_are_averaged_before_validations_and_at_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = keras.layers.BatchNormalization(trainable=False)
-    moving = keras.layers.BatchNormalization()
-    made = model(moving, frozen)
+    moving, own = keras.layers.BatchNormalization(), keras.layers.BatchNormalization()
+    made = model(moving, frozen, own)
+    local = frozenset(map(variable_key, (own.moving_mean, own.moving_variance)))
     with fake_world(), monkeypatch.context() as patched:
         patched.setattr(runtime, "get_communicator", lambda _set=None: OtherRank())
-        average_statistics(made, None, "a test")
+        average_statistics(made, None, local, "a test")
     assert tf.convert_to_tensor(moving.moving_mean).numpy().tolist() == [1.0, 1.0]
     assert tf.convert_to_tensor(moving.moving_variance).numpy().tolist() == [2.0, 2.0]
-    assert tf.convert_to_tensor(frozen.moving_mean).numpy().tolist() == [0.0, 0.0]
+    for layer in (frozen, own):
+        assert tf.convert_to_tensor(layer.moving_mean).numpy().tolist() == [0.0, 0.0]
     called = fit_with(OtherRank(), made, monkeypatch, epochs=2, validation_data=(X, Y), validation_freq=2)
     averages = [name for name in called if name.startswith("moving statistics")]
     assert averages == [f"moving statistics of {when}" for when in ("epoch 0", "this validation", "epoch 1")]
