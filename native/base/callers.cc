@@ -30,6 +30,8 @@ void NoteCaller() {
   if (!WorksForTheMainThread()) others_call.store(true);
 }
 
+void NoteUnorderedCalls() { others_call.store(true); }
+
 bool OneProgramThreadCalls() { return !others_call.load(); }
 
 double ProcessorTime() {

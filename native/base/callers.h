@@ -8,8 +8,12 @@ namespace tfc {
 // This thread calls a collective. Cheap after the first call of a thread.
 void NoteCaller();
 
-// True as long as only the program's main thread has called any, itself or through TensorFlow. Else the program has
-// more threads for that, and one that sleeps or reads a file may call next what others wait for.
+// Operations of this process run in no given order, as those of a session's graph of TensorFlow 1: while one is waited
+// for, another may be held up by a step of the graph that sleeps or reads a file.
+void NoteUnorderedCalls();
+
+// True as long as only the program's main thread has called any, itself or through TensorFlow, and in order. Else
+// the program has more threads for that, and one that sleeps or reads a file may call next what others wait for.
 bool OneProgramThreadCalls();
 
 // Of all threads of this process, in seconds.

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/callers.h"
 #include "base/dtype.h"
 #include "capi/arguments.h"
 #include "capi/communicator_impl.h"
@@ -55,6 +56,7 @@ void* tfc_allocate_result(void* result, const int64_t* rows, int32_t size) {
 size_t tfc_dtype_size(int32_t dtype) {
   return tfc::IsDtype(dtype) ? tfc::DtypeSize(static_cast<tfc::Dtype>(dtype)) : 0;
 }
+void tfc_note_unordered_calls(void) { tfc::NoteUnorderedCalls(); }
 
 tfc_code tfc_listener_create(const tfc_listener_options* options, tfc_listener** listener, tfc_error* error) {
   return Guarded(error, [&]() -> Status {

@@ -45,6 +45,12 @@ def test_a_deadlock_ends_long_before_the_operation_timeout() -> None:
     assert re.search(r"rank 0: allreduce 'metrics'; rank 1: allreduce 'gradients'", done.stderr), done.stderr
 
 
+def test_slow_inputs_of_a_graph_are_no_deadlock() -> None:
+    options = ("--stall-warning", "1", "--op-timeout", "900")
+    done = run_job(JOB.with_name("job_slow_graph.py"), 2, expect=0, options=options)
+    assert done.stdout.count("sums [2.0, 2.0]") == 2, done.stdout
+
+
 @pytest.mark.parametrize(
     "kind", [pytest.param("numpy", marks=pytest.mark.long), "eager", pytest.param("graph", marks=pytest.mark.long)]
 )

@@ -331,6 +331,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_version": (c_char_p, ()),
     "tfc_code_name": (c_char_p, (c_int32,)),
     "tfc_dtype_size": (c_size_t, (c_int32,)),
+    "tfc_note_unordered_calls": (None, ()),
     "tfc_allocate_result": (c_void_p, (c_void_p, POINTER(c_int64), c_int32)),
     "tfc_listener_create": (_code, (POINTER(ListenerOptions), _handle_out, _error_out)),
     "tfc_listener_address": (_code, (_handle, c_char_p, c_size_t, _error_out)),

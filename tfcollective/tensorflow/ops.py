@@ -44,7 +44,15 @@ def _load_once() -> Any:
         with _lock:
             if _module is None:
                 _module = _load_library()
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        _note_unordered_calls()
     return _module
+
+
+def _note_unordered_calls() -> None:
+    """A session runs what a graph holds in any order, unlike a tf.function: an operation may be held up by an input
+    that sleeps while another one is waited for, which looks like a deadlock and is none."""
+    _native.load(runtime.settings().library).function("tfc_note_unordered_calls")()
 
 
 _LOADERS: dict[TensorFlowOps, Callable[[], Any]] = {

@@ -129,6 +129,10 @@ TFC_EXPORT int32_t tfc_abi_version(void);
 TFC_EXPORT const char* tfc_version(void);           /* static storage */
 TFC_EXPORT const char* tfc_code_name(int32_t code); /* static storage; "UNKNOWN" if it is none */
 TFC_EXPORT size_t tfc_dtype_size(int32_t dtype);    /* bytes; 0 if it is none */
+/* From now on operations of this process may be called in any order, at the same time: a rank that waits in one of them
+ * may yet call another, and is not taken for part of a deadlock. Collectives in a second thread have the same effect.
+ */
+TFC_EXPORT void tfc_note_unordered_calls(void);
 
 /* ---- listener: the address that this process gives to its peers -------------------------------- */
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <thread>
 
 namespace tfc {
@@ -16,6 +17,14 @@ TEST(CallersTest, AThreadOfTheProgramIsToldFromTheMainThread) {
   EXPECT_FALSE(OneProgramThreadCalls());
   NoteCaller();
   EXPECT_FALSE(OneProgramThreadCalls());
+}
+
+TEST(CallersDeathTest, CallsInAnyOrderCountAsThoseOfMoreThreads) {
+  const auto note = [] {
+    NoteUnorderedCalls();
+    std::exit(OneProgramThreadCalls() ? 1 : 0);
+  };
+  EXPECT_EXIT(note(), testing::ExitedWithCode(0), "");  // in a process of its own: what has been noted stays
 }
 
 TEST(CallersTest, ProcessorTimeGrowsWithWork) {
