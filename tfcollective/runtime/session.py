@@ -416,7 +416,7 @@ class Session:
             communicator.abort(cause)
 
     def ended_by_peer(self) -> CollectiveError | None:
-        """The error with which another rank (lost, late, or one that asked all to stop) has broken the world; or None."""
+        """The error with which another rank (lost, late, or one that asked all to stop) ended the world, or None."""
         failures = (communicator.failure() for communicator in self._open_communicators())
         return next((one for one in failures if isinstance(one, _OF_A_PEER)), None)
 
