@@ -17,7 +17,7 @@ _PYTHON = "Python"
 _OURS = f"{Path(__file__).parent}/"
 _STDLIB = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
-_LONGEST_LINE = 400
+_LONGEST_LINE = 800
 _LONGEST_SOURCE = 90
 _MOST_LINES = 24
 _FIRST_LINES = 8
@@ -27,10 +27,12 @@ _FRAME = re.compile(r'(?P<indent>\s*)File "(?P<file>[^"]+)", line \d+')
 # What TensorFlow and Keras put around the line that says what was wrong.
 _AROUND = re.compile(
     r"(Graph execution error|in user code|Exception encountered when calling|Detected at node|Node: |\[\[)"
-    r"|\d+ (root error|successful operation|derived error)|.*Executing non-communication op"
+    r"|<stack traces unavailable>|\d+ (root error|successful operation|derived error)|.*Executing non-communication op"
 )
 _OF_ROOT = re.compile(r"\(\d+\) ")
 _OF_FUNCTION = re.compile(r"\{\{function_node \S+\}\} ")
+# The message of tf.debugging.Assert, which stands there as a list of tensors.
+_ASSERTED = re.compile(r"assertion failed: \[(.*)\]")
 _OF_OP = re.compile(r" *\[Op:\w*\]( name: ?\S*)?$")
 
 
@@ -45,7 +47,9 @@ def cause_line(kind: str, message: str) -> str:
     line = (saying or [line.strip() for line in lines if line.strip()] or [""])[0]
     if _OF_ROOT.match(line):
         line = _OF_ROOT.sub("", line, count=1)
-    return _OF_OP.sub("", _OF_FUNCTION.sub("", line)).removeprefix(f"{kind}: ")
+    line = _OF_OP.sub("", _OF_FUNCTION.sub("", line)).removeprefix(f"{kind}: ")
+    asserted = _ASSERTED.fullmatch(line)
+    return asserted[1].replace("\\'", "'") if asserted else line
 
 
 def folded_traceback(error: BaseException) -> str:

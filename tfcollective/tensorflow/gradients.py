@@ -335,8 +335,10 @@ def refuse_strategy(what: str) -> None:
         return
     kind = type(tf.distribute.get_strategy())
     if not issubclass(kind, tf.distribute.OneDeviceStrategy):
+        # TensorFlow's own class has another name than the one under which programs know it.
+        collective = issubclass(kind, tf.distribute.MultiWorkerMirroredStrategy)
+        name = f"tf.distribute.{'MultiWorkerMirroredStrategy' if collective else kind.__name__}"
         raise UnsupportedError(
-            f"{what}: not in the scope of tf.distribute.{kind.__name__}: tfcollective runs one process for each GPU. "
-            "Leave the strategy out, start one process for each GPU with `tfcollective run -np N`, and choose its GPU "
-            "by local_rank()"
+            f"{what}: not in the scope of {name}: with tfcollective each process has one replica. Leave the strategy "
+            "out, and start the processes with `tfcollective run -np N`; with GPUs one for each, chosen by local_rank()"
         )

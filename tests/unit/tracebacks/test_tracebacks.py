@@ -30,6 +30,12 @@ SEVERAL = """Graph execution error:
   (1) CANCELLED: Function was cancelled before it was started
 0 successful operations.
 0 derived errors ignored. [Op:__inference_x_2]"""
+ASSERTED = """Graph execution error:
+
+Detected at node cond/Assert/Assert defined at (most recent call last):
+<stack traces unavailable>
+assertion failed: [tfcollective: the replicas\\' weights differ on ranks [1]]
+\t [[{{node cond/Assert/Assert}}]] [Op:__inference_step_18]"""
 AUTOGRAPH = f"""in user code:
 
     File "{KERAS}", line 1, in train_function  *
@@ -57,6 +63,7 @@ Arguments received by Dense.call():
         ("KeyError", "", ""),
         ("InvalidArgumentError", GRAPH, "Matrix size-incompatible: In[0]: [2,5], In[1]: [4,3]"),
         ("InvalidArgumentError", SEVERAL, "INVALID_ARGUMENT: indices[1] = 12 is not in [0, 10)"),
+        ("InvalidArgumentError", ASSERTED, "tfcollective: the replicas' weights differ on ranks [1]"),
         ("ValueError", AUTOGRAPH, "Cannot reshape a tensor with 4 elements"),
         ("ValueError", LAYER, "Input 0 is incompatible: expected 3, found 5"),
         ("InvalidArgumentError", "{{function_node __wrapped_X_device_/cpu:0}} too small [Op:X] name: ", "too small"),
