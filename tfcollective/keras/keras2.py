@@ -92,7 +92,7 @@ class _Keras2Base(DistributedMixin):
         if not pairs or (state.is_updating and state.is_reduced):
             return pairs
         gradients, variables = zip(*pairs, strict=True)
-        state.begin(variables)
+        state.begin(variables, gradients)
         reduced = list(zip(state.reduce(gradients), variables, strict=True))
         state.is_aggregated = not state.is_updating
         return reduced

@@ -92,7 +92,7 @@ class Keras3Mixin(DistributedMixin):
         state = self._tfcollective
         with state.update():
             if not state.is_reduced:
-                state.begin(trainable_variables)
+                state.begin(trainable_variables, grads)
             base._backend_apply_gradients(grads, trainable_variables)
             if not state.is_reduced and not this.gradient_accumulation_steps:
                 raise InternalError("this version of Keras applied gradients that were not reduced: please report it")

@@ -18,7 +18,7 @@ from tfcollective.tensorflow.aggregation import Passes
 from tfcollective.tensorflow.finite import FiniteCheck
 from tfcollective.tensorflow.functions import allreduce
 from tfcollective.tensorflow.gradients import GradientOptions, LocalVariables, reduce_gradients, variable_key
-from tfcollective.tensorflow.guard import ReplicaGuards
+from tfcollective.tensorflow.guard import ReplicaGuards, after_data
 from tfcollective.tensorflow.helpers import size_in_graph
 from tfcollective.tensorflow.reductions import DistributedUpdate, is_marked
 
@@ -120,8 +120,9 @@ class OptimizerState:
         if self.is_reduced:
             return reduced
         places = [place for place, keep in enumerate(kept) if not keep and gradients[place] is not None]
-        self.begin([variables[place] for place in places])
-        for place, result in zip(places, self.reduce([gradients[place] for place in places]), strict=True):
+        mine = [gradients[place] for place in places]
+        self.begin([variables[place] for place in places], mine)
+        for place, result in zip(places, self.reduce(mine), strict=True):
             reduced[place] = result
         return reduced
 
@@ -130,11 +131,12 @@ class OptimizerState:
         """Says where NaN begins, if asked to."""
         return FiniteCheck()
 
-    def begin(self, variables: Sequence[Any]) -> None:
-        """An update of these variables is being built."""
+    def begin(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """An update of these variables is being built, with these gradients of this rank."""
         self.variables = list(variables)
         local = self.local.keys()
-        self.checked = self.guard.step([v for v in self.variables if variable_key(v) not in local])
+        with after_data(gradients):
+            self.checked = self.guard.step([v for v in self.variables if variable_key(v) not in local])
 
     def reduce(self, gradients: Sequence[Any]) -> list[Any]:
         """Reduces the gradients of the variables of :meth:`begin`.

@@ -183,6 +183,16 @@ class ReplicaGuards:
         return self._guards[key][0].step(variables)
 
 
+def after_data(gradients: Sequence[Any]) -> Any:
+    """A context for a guard's step: in a traced function it comes after one of the gradients.
+
+    The function is also called where the data are at their end. Without the gradient a rank could count, and compare,
+    before it sees that there is no batch, and another rank could see that first. The last gradient is ready early.
+    """
+    last = next((one for one in reversed(gradients) if one is not None), None)
+    return tf.control_dependencies([] if last is None else [getattr(last, "values", last)])
+
+
 def _rarely(condition: Any, body: Callable[[], Any], named: Sequence[tuple[str, Any]]) -> Any:
     """`body()` where `condition` holds, else True, at next to no cost where it does not.
 

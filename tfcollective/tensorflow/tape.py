@@ -22,7 +22,7 @@ from tfcollective.tensorflow.gradients import (
     variable_key,
     variable_name,
 )
-from tfcollective.tensorflow.guard import ReplicaGuard
+from tfcollective.tensorflow.guard import ReplicaGuard, after_data
 from tfcollective.tensorflow.plan import PlanNames
 from tfcollective.tensorflow.reductions import mark, note_tape
 from tfcollective.tensorflow.variables import let_variables_be_called
@@ -56,8 +56,9 @@ class _TapeMixin:
         flat = tf.nest.flatten(sources)
         local = self._tfcollective_local.keys()
         note_tape()
-        checked = _guard(flat, local, self._tfcollective_options.process_set)
         own = tf.nest.flatten(gradients)
+        with after_data(own):
+            checked = _guard(flat, local, self._tfcollective_options.process_set)
         with tf.control_dependencies([*checked, *_finite(own, flat)]):
             reduced = reduce_gradients(own, flat, scope=_SCOPE, options=self._tfcollective_options, local=local)
         members = runtime.members(self._tfcollective_options.process_set, outside=True)

@@ -56,6 +56,38 @@ def test_a_traced_step_holds_the_check_as_one_op() -> None:
     assert [op.get_attr("_lower_using_switch_merge") for op in checks] == [False]
 
 
+@pytest.mark.parametrize("by_tape", [False, True])
+def test_a_traced_step_without_data_is_not_checked(by_tape: bool) -> None:
+    """Where data of unknown length end, every rank calls the function once more."""
+    variable = tf.Variable([1.0, 1.0])
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer = optimizer if by_tape else tfk.DistributedOptimizer(optimizer)
+
+    @tf.function(input_signature=[tf.TensorSpec([2])])
+    def step(data: object) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * data)
+        tape = tfc.DistributedGradientTape(tape) if by_tape else tape
+        optimizer.apply_gradients([(tape.gradient(loss, variable), variable)])
+
+    with fake_world():
+        graph = step.get_concrete_function().graph
+    checks = [op for op in graph.get_operations() if op.type == "If"]
+    assert len(checks) == 1
+    assert all(graph.inputs[0].op in _before(op) for op in checks)
+
+
+def _before(op: object) -> set:
+    """All that an operation of a graph comes after."""
+    found, pending = set(), [op]
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += [*one.control_inputs, *(tensor.op for tensor in one.inputs)]
+    return found
+
+
 def test_never() -> None:
     assert steps(5, False, replica_check_steps=0) == []
 
