@@ -117,12 +117,16 @@ def _nothing(text: str) -> None:
     del text
 
 
+def _cores(count: int) -> str:
+    return f"{count} {'core' if count == 1 else 'cores'}"
+
+
 def opening(launcher: str, spec: JobSpec, cores: int) -> str:
     """The line with which a job begins: how many ranks, and where. ``cores`` are those of this machine."""
     ranks = describe_size(spec.num_proc)
     if launcher == "local":
-        each = max(1, cores // spec.num_proc)
-        return f"{ranks} on this machine, {each} {'core' if each == 1 else 'cores'} each"
+        each = cores // spec.num_proc
+        return f"{ranks} on this machine, {f'{_cores(each)} each' if each else f'which share {_cores(cores)}'}"
     if spec.hosts and not spec.discovery:
         count = len(share_out(spec.hosts, spec.num_proc))
         return f"{ranks} on {count} {'host' if count == 1 else 'hosts'}"

@@ -280,8 +280,8 @@ def test_a_job_begins_with_how_many_ranks_it_has_and_where(launcher, hosts, line
     assert opening(launcher, JobSpec(("train",), 2, hosts=hosts), cores=8) == line
 
 
-def test_a_rank_has_a_core_at_least():
-    assert opening("local", JobSpec(("train",), 3), cores=2) == "3 ranks on this machine, 1 core each"
+def test_more_ranks_than_cores_share_them():
+    assert opening("local", JobSpec(("train",), 3), cores=2) == "3 ranks on this machine, which share 2 cores"
 
 
 def test_a_range_of_ports_is_for_the_coordinator_and_for_the_ranks(monkeypatch):
