@@ -14,6 +14,7 @@ from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras.accumulation import accumulated, accumulators, restore_accumulated
 from tfcollective.keras.backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
 from tfcollective.keras.optimizers import distributed_states, optimizers_of
+from tfcollective.keras.replica_state import moving_statistics
 from tfcollective.keras.variables import (
     assigned_weights,
     build_optimizer,
@@ -42,9 +43,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     not, if an epoch's data come in the same order when the program starts again. When ``fit`` completes, the file is
     deleted.
 
-    What is each rank's own is kept for each rank: variables of ``register_local_var``, the states of Keras 3's random
-    generators (dropout) and, between two updates, the gradients that several backward passes add up. Metrics of the
-    epoch that was interrupted count its remaining batches.
+    What is each rank's own is kept for each rank: variables of ``register_local_var``, moving statistics, the states of
+    Keras 3's random generators (dropout) and, between two updates, the gradients that several backward passes add up.
+    Metrics of the epoch that was interrupted count its remaining batches.
 
     Args:
         backup_dir: where; only rank 0 uses it, so it need not be shared. May be a URL (``hdfs://``, ``s3://``, ...).
@@ -236,9 +237,10 @@ def _variables(model: Any) -> tuple[list[Any], list[Any]]:
     # slots of other variables of that shape are the same on all ranks, and may well be kept once for each.
     shapes = {tuple(v.shape) for v in own}
     own_slots = [v for v in slots if tuple(v.shape) in shapes]
-    kept = {variable_key(v) for v in (*own, *own_slots)}
+    statistics = [v for v in moving_statistics(model) if variable_key(v) not in local]
+    kept = {variable_key(v) for v in (*own, *own_slots, *statistics)}
     shared = [v for v in (*weights, *slots) if variable_key(v) not in kept]
-    return shared, [*own, *own_slots, *_generators(model)]
+    return shared, [*own, *own_slots, *statistics, *_generators(model)]
 
 
 def _built_for(model: Any) -> dict[str, list[int]]:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import runtime
 from tfcollective.errors import InvalidArgumentError
+from tfcollective.keras.mixin import DistributedMixin
 
 
 class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
@@ -175,4 +176,6 @@ def _updates_with_the_rate_in_its_momentum(kind: type) -> bool:
     rooms = (tf.keras.optimizers, getattr(tf.keras.optimizers, "legacy", None))
     known = [getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop")]
     update = "_resource_apply_dense" if hasattr(kind, "_resource_apply_dense") else "update_step"
-    return next((c for c in kind.__mro__ if update in vars(c)), None) in known
+    # A distributed class only looks at what is reduced before its update.
+    kinds = (c for c in kind.__mro__ if not issubclass(c, DistributedMixin))
+    return next((c for c in kinds if update in vars(c)), None) in known

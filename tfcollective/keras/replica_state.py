@@ -35,7 +35,7 @@ def average_statistics(model: Any, process_set: ProcessSet | None, local: frozen
         local: keys (``variable_key``) of the variables that stay each rank's own.
         label: says when, in messages.
     """
-    variables = [variable for variable in _statistics(model) if variable_key(variable) not in local]
+    variables = [variable for variable in moving_statistics(model) if variable_key(variable) not in local]
     if not variables:
         return
     values = [tf.convert_to_tensor(variable).numpy() for variable in variables]
@@ -85,7 +85,8 @@ def _is_apart(value: Any, world: Any, name: str) -> bool:
     return relative_difference(value, first) > float(np.sqrt(np.finfo(value.dtype).eps))
 
 
-def _statistics(model: Any) -> list[Any]:
+def moving_statistics(model: Any) -> list[Any]:
+    """Those of batch normalization that training moves: each rank's own, until they are averaged."""
     kind = tf.keras.layers.BatchNormalization
     layers = [layer for layer in layers_of(model) if isinstance(layer, kind) and layer.trainable]
     found = [getattr(layer, name, None) for layer in layers for name in _STATISTICS]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from tfcollective.keras.accumulation import accumulators
 from tfcollective.keras.metric_sums import CountedMetrics, LogOfAllRanks
 from tfcollective.keras.optimizers import distributed_states, optimizers_of
 from tfcollective.keras.progress import FitProgress
+from tfcollective.keras.replica_state import moving_statistics
 from tfcollective.keras.variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.log import get_logger
 from tfcollective.tensorflow.gradients import LocalVariables, variable_key
@@ -28,7 +29,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     It happens before the first step if the model is built (the optimizer is built for it), and after the first step:
     then models are built, optimizers that the model holds in addition to that of ``compile`` are, too, and layers have
-    set weights that depend on their first batch.
+    set weights that depend on their first batch. An optimizer's state is broadcast once.
 
     Args:
         root_rank: whose weights and state.
@@ -79,7 +80,10 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         """Broadcasts after the first step."""
         if self._is_first:
             self._is_first = False
-            self._broadcast(self._variables_of_all_optimizers())
+            # An optimizer's state that was equal before the step is so after it, and may have each rank's own parts.
+            # Moving statistics are each rank's own until they are averaged.
+            own = {variable_key(variable) for variable in moving_statistics(self.model)}
+            self._broadcast(self._variables_of_all_optimizers() if self._holds else (), own)
             if self._holds:
                 for guard in self._guards():
                     guard.restart()
@@ -93,9 +97,9 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         """Publishes the last step, for ``tfcollective status``."""
         self._progress.step(self, logs, last=True)
 
-    def _broadcast(self, more: Sequence[Any]) -> None:
+    def _broadcast(self, more: Sequence[Any], own: Collection[int] = ()) -> None:
         variables = distinct([*self.model.weights, *more])
-        local = self._local.keys()
+        local = self._local.keys().union(own)
         with assigned_weights([self.model]):
             broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
 

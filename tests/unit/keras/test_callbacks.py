@@ -152,7 +152,7 @@ def test_the_best_model_is_kept_by_rank_0(rank: int, tmp_path: Path) -> None:
     path = tmp_path / "best-{epoch}.weights.h5"
     best = tfk.callbacks.BestModelCheckpoint(save_weights_only=True, filepath=str(path))
     with fake_world(rank=rank):
-        fit(keras.optimizers.SGD(0.01), Falls(), best, epochs=3)
+        fit(tfk.DistributedOptimizer(keras.optimizers.SGD(0.01)), Falls(), best, epochs=3)
     saved = sorted(file.name for file in tmp_path.iterdir())
     assert saved == (["best-1.weights.h5", "best-2.weights.h5"] if rank == 0 else [])
 

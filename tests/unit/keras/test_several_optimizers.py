@@ -214,4 +214,4 @@ def test_the_state_of_a_multi_optimizer_is_broadcast_before_the_first_step() -> 
         made.fit(X, Y, verbose=0, callbacks=[tfk.BroadcastGlobalVariablesCallback(0)])
         wanted = len(made.weights) + len(made.optimizer.variables)
     assert [entry.split()[0] for entry in ops.ran][:wanted] == ["broadcast"] * wanted
-    assert ops.count("broadcast") == 2 * wanted  # and after the first step
+    assert ops.count("broadcast") == wanted + len(made.weights)  # which layers may set from their first batch
