@@ -51,7 +51,7 @@ test:            ## lint, native tests and Python tests under both TensorFlow ve
 	@$(MAKE) --no-print-directory test-python
 	$(call say,all tests passed)
 
-test-all:        ## what .ci/run and `make test` leave out: sanitizers, other Pythons, hosts, SLURM, Kubernetes, Spark, YARN; hours
+test-all:        ## what .ci/run and `make test` leave out: long tests, sanitizers, other Pythons, hosts, SLURM, Kubernetes, Spark, YARN; hours
 	@tools/test_all.sh
 
 # ---- environments ---------------------------------------------------------------------------------------------------

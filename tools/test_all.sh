@@ -25,6 +25,7 @@ can_sanitize() {
   return $result
 }
 
+make test-long
 make test-elastic
 make test-second-device
 
