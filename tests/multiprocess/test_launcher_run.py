@@ -138,7 +138,7 @@ def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
     assert time.monotonic() - start < within(30)
     assert code == 5
     assert "RendezvousError: worker:2 (rank 2, pid " in err
-    assert "exited with code 5 before it called init()" in err
+    assert "exited with code 5 before it had joined the job with init()" in err
     assert "the job failed: rank 2 (worker:2" in err
 
 
@@ -146,7 +146,7 @@ def test_a_rank_that_ends_well_before_the_others_join_is_named_too():
     code, _, err = run("-np", "2", *python(JOIN + "sys.exit(0) if rank == 0 else (time.sleep(.5), join())"))
     assert code == 1
     assert "worker:0 (rank 0, pid " in err
-    assert "exited with code 0 before it called init()" in err
+    assert "exited with code 0 before it had joined the job with init()" in err
 
 
 def test_the_start_timeout_names_who_is_missing():

@@ -70,7 +70,7 @@ class ServerOptions:
         wanted: Sequence[int] = (self.bind_port,)
         text = f"port {self.bind_port or '(any)'}"
         if self.ports is not None and not self.bind_port:
-            wanted, text = range(self.ports.low, self.ports.high + 1), f"ports {self.ports}"
+            wanted, text = range(self.ports.low, self.ports.high + 1), f"ports {self.ports} (--port-range)"
         try:
             return _first_free(self.bind_host, wanted)
         except OSError as error:

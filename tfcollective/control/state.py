@@ -770,7 +770,9 @@ class Membership:
             return self._describe_end(why)
         view = min((self._views[task] for task in self._ended), key=lambda view: view.rank)
         how = view.exit.how if view.exit is not None else "ended"
-        when = "while it waited for the others" if self._ended[view.task] else "before it called init()"
+        when = (
+            "while it waited for the others" if self._ended[view.task] else "before it had joined the job with init()"
+        )
         return f"{view.task} (rank {view.rank}, pid {view.pid}) {how} {when}"
 
     def _gave_up(self) -> bool:

@@ -27,7 +27,7 @@ TEST(TcpListenerTest, NamesTheRangeWhenAllItsPortsAreTaken) {
   const auto none = TcpListener::Create("127.0.0.1", PortRange{port, port});
   ASSERT_FALSE(none.ok());
   const std::string range = std::to_string(port) + "-" + std::to_string(port);
-  EXPECT_NE(none.status().message().find("bind to 127.0.0.1, ports " + range), std::string::npos)
+  EXPECT_NE(none.status().message().find("bind to 127.0.0.1, ports " + range + " (--port-range"), std::string::npos)
       << none.status().message();
 }
 

@@ -113,7 +113,7 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     until(lambda: server.view().initialised)
     client.exited(ended(1, 3))
     thread.join(within(20))
-    assert "worker:1 (rank 1, pid 1) exited with code 3 before it called init()" in str(results[0])
+    assert "worker:1 (rank 1, pid 1) exited with code 3 before it had joined the job with init()" in str(results[0])
 
 
 def test_who_comes_too_late_to_the_first_world_hears_so_and_may_come_to_the_next():
@@ -344,7 +344,9 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
 def test_the_port_is_one_of_those_that_are_allowed():
     with serve() as other:  # the kernel has chosen a port, which is taken now
         taken = other.endpoint.port
-        with pytest.raises(CoordinatorError, match=f"cannot listen on 127.0.0.1, ports {taken}-{taken}: "):
+        with pytest.raises(
+            CoordinatorError, match=f"cannot listen on 127.0.0.1, ports {taken}-{taken} .--port-range.: "
+        ):
             serve(ports=PortRange(taken, taken)).start()
         high = min(taken + 400, 65535)
         with serve(ports=PortRange(taken - 400, high)) as server:

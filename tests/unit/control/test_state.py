@@ -162,7 +162,10 @@ def test_a_task_that_ends_before_it_joins_fails_all(exit_first):
         state.join(request(0, 2), now=0.0)
         state.exited(ended(1, code=3), now=1.0)
     assert state.failure is not None
-    assert state.failure.message == "worker:1 (rank 1, pid 101) exited with code 3 before it called init()"
+    assert (
+        state.failure.message
+        == "worker:1 (rank 1, pid 101) exited with code 3 before it had joined the job with init()"
+    )
     assert state.failure.missing == ("worker:1",)
     assert not state.failure.timed_out
     assert state.deadline is None

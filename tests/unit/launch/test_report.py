@@ -260,7 +260,7 @@ def test_a_rank_that_only_lost_a_peer_is_never_before_the_host():
 def test_a_job_that_failed_before_init_is_not_blamed_for_the_missing_call():
     one = outcome(record(0, 1.0, code=5), initialised=False)
     assert exit_code(one) == 5
-    assert warning(one) == "note: that was before any rank called tfcollective.init()"
+    assert warning(one) == "note: that was before any rank had joined the job with tfcollective.init()"
 
 
 def test_a_job_that_never_called_init_gets_one_line():

@@ -115,7 +115,9 @@ def obstacle(outcome: JobOutcome) -> str | None:
     if cause.hopeless:
         return f"exit code {cause.exit_code} stands for wrong usage"
     if not outcome.initialised:
-        return "it failed before any rank called tfcollective.init(), where nothing of the job had begun"
+        return (
+            "it failed before any rank had joined the job with tfcollective.init(), where nothing of the job had begun"
+        )
     return None
 
 

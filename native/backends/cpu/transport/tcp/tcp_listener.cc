@@ -58,7 +58,9 @@ Result<UniqueFd> ListenInRange(const std::string& host, PortRange ports) {
     if (!fd.ok() || fd.value().valid()) return fd;
   }
   const std::string range = std::to_string(ports.low) + "-" + std::to_string(ports.high);
-  return Status::FromErrno("bind to " + host + ", ports " + range, EADDRINUSE);
+  return Status::FromErrno("bind to " + host + ", ports " + range +
+                               " (--port-range needs a free port for each rank of a host and one for the coordinator)",
+                           EADDRINUSE);
 }
 
 }  // namespace
