@@ -22,7 +22,7 @@ NATIVE = Path(__file__).resolve().parent.parent / "native"
 ANNOTATIONS = NATIVE / "base" / "mutex.h"
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 LEFT_OUT = ("tf_gpu", "benchmarks/programs")
-ANNOTATED_ROOMS = ("agreement", "backends/nccl", "base", "capi", "communicator", "control", "executor")
+ANNOTATED_ROOMS = ("agreement", "device/nccl", "base", "capi", "communicator", "control", "executor")
 HAVE_THEM = (ANNOTATIONS, NATIVE / "base" / "event_count.h")
 UNANNOTATED = re.compile(
     r"\bstd::(?:\w*mutex|condition_variable\w*|lock_guard|unique_lock|scoped_lock|shared_lock)\b|\bCondVar\b"

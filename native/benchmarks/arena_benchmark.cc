@@ -17,9 +17,9 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cpu/algorithms/arena_algorithms.h"
-#include "backends/cpu/shm/arena.h"
 #include "base/deadline.h"
+#include "collectives/algorithms/arena_algorithms.h"
+#include "collectives/shm/arena.h"
 
 namespace tfc {
 namespace {

@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/shm/arena.h"
-#include "backends/cpu/shm/fd_exchange.h"
-#include "backends/cpu/transport/tcp/tcp_listener.h"
-#include "backends/cpu/transport/tcp/tcp_transport.h"
-#include "backends/nccl/device_communicator.h"
 #include "base/cpu_quota.h"
 #include "base/cpu_set.h"
 #include "base/event_fd.h"
 #include "base/log.h"
 #include "capi/cancellation.h"
 #include "capi/world_ranks.h"
+#include "collectives/shm/arena.h"
+#include "collectives/shm/fd_exchange.h"
+#include "collectives/transport/tcp/tcp_listener.h"
+#include "collectives/transport/tcp/tcp_transport.h"
 #include "control/control_connections.h"
+#include "device/nccl/device_communicator.h"
 #include "executor/engine.h"
 #include "tfcollective/tfcollective.h"
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "backends/nccl/device_communicator.h"
-#include "backends/nccl/gpu.h"
-#include "backends/nccl/libraries.h"
 #include "capi/arguments.h"
 #include "capi/errors.h"
+#include "device/nccl/device_communicator.h"
+#include "device/nccl/gpu.h"
+#include "device/nccl/libraries.h"
 #include "tfcollective/tfcollective.h"
 
 namespace {

@@ -4,10 +4,10 @@
 #include <numeric>
 #include <vector>
 
-#include "backends/cpu/algorithms/transport_algorithms.h"
-#include "backends/cpu/transport/recording/recording_transport.h"
 #include "base/dtype.h"
 #include "capi/errors.h"
+#include "collectives/algorithms/transport_algorithms.h"
+#include "collectives/transport/recording/recording_transport.h"
 #include "tfcollective/tfcollective.h"
 
 namespace {

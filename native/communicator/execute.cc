@@ -6,12 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/algorithms/arena_algorithms.h"
-#include "backends/cpu/algorithms/hierarchical.h"
-#include "backends/cpu/algorithms/link_probe.h"
-#include "backends/cpu/algorithms/pieces.h"
-#include "backends/cpu/algorithms/select.h"
-#include "backends/cpu/algorithms/transport_algorithms.h"
+#include "collectives/algorithms/arena_algorithms.h"
+#include "collectives/algorithms/hierarchical.h"
+#include "collectives/algorithms/link_probe.h"
+#include "collectives/algorithms/pieces.h"
+#include "collectives/algorithms/select.h"
+#include "collectives/algorithms/transport_algorithms.h"
+#include "collectives/reduce/integers.h"
 
 namespace tfc {
 namespace {

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
-#include "backends/cpu/algorithms/link.h"
-#include "backends/cpu/shm/arena.h"
-#include "backends/cpu/transport/transport.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "collectives/algorithms/link.h"
+#include "collectives/shm/arena.h"
+#include "collectives/transport/transport.h"
 #include "communicator/operation.h"
 #include "communicator/topology.h"
 

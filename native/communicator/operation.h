@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/reduce/reduce.h"
 #include "base/dtype.h"
 #include "base/span.h"
 #include "base/status.h"
+#include "collectives/reduce/reduction.h"
 
 namespace tfc {
 

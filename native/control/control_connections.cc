@@ -14,14 +14,14 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/acceptor.h"
-#include "backends/cpu/transport/tcp/ack_watch.h"
-#include "backends/cpu/transport/tcp/dialer.h"
 #include "base/event_count.h"
 #include "base/event_fd.h"
 #include "base/mutex.h"
 #include "base/rank_texts.h"
 #include "base/thread.h"
+#include "collectives/transport/tcp/acceptor.h"
+#include "collectives/transport/tcp/ack_watch.h"
+#include "collectives/transport/tcp/dialer.h"
 
 namespace tfc {
 namespace {

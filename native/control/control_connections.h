@@ -13,13 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/handshake.h"
-#include "backends/cpu/transport/tcp/tcp_listener.h"
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/socket_address.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "collectives/transport/tcp/handshake.h"
+#include "collectives/transport/tcp/tcp_listener.h"
 
 namespace tfc {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backends/cpu/shm/arena.h"
+#include "collectives/shm/arena.h"
 
 namespace tfc {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "agreement/negotiation.h"
-#include "backends/cpu/algorithms/pieces.h"
 #include "base/rank_texts.h"
+#include "collectives/algorithms/pieces.h"
 #include "control/timing.h"
 #include "executor/channels.h"
 

@@ -14,11 +14,11 @@
 #include <functional>
 #include <memory>
 
-#include "backends/cpu/algorithms/link.h"
-#include "backends/cpu/shm/arena.h"
-#include "backends/cpu/transport/transport.h"
 #include "base/deadline.h"
 #include "base/status.h"
+#include "collectives/algorithms/link.h"
+#include "collectives/shm/arena.h"
+#include "collectives/transport/transport.h"
 #include "communicator/execute.h"
 
 namespace tfc {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/handshake_frames.h"
 #include "base/socket_address.h"
 #include "base/unique_fd.h"
+#include "collectives/transport/tcp/handshake_frames.h"
 
 namespace tfc {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "backends/cpu/transport/transport.h"
+#include "collectives/transport/transport.h"
 
 namespace tfc {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/cpu/transport/transport.h"
+#include "collectives/transport/transport.h"
 
 namespace tfc {
 

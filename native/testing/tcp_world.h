@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/acceptor.h"
-#include "backends/cpu/transport/tcp/tcp_transport.h"
 #include "base/event_fd.h"
+#include "collectives/transport/tcp/acceptor.h"
+#include "collectives/transport/tcp/tcp_transport.h"
 #include "testing/log_recorder.h"
 #include "testing/transport_world.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/transport.h"
+#include "collectives/transport/transport.h"
 #include "testing/memory_transport.h"
 
 namespace tfc {

@@ -25,7 +25,7 @@ def standins() -> Path:
     """The folder with both libraries, built once for these sources. Skips the test where there is no compiler."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++ to build the stand-ins for the CUDA driver and NCCL")
-    sources = [*sorted(SOURCES.iterdir()), *sorted((ROOT / "native" / "backends" / "nccl").glob("*_api.h"))]
+    sources = [*sorted(SOURCES.iterdir()), *sorted((ROOT / "native" / "device" / "nccl").glob("*_api.h"))]
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     folder = ROOT / "build" / f"standin-{digest}"
     if not folder.exists():

@@ -10,7 +10,7 @@
 
 #include "algorithms/arena_worlds.h"
 #include "algorithms/values.h"
-#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "collectives/algorithms/arena_algorithms.h"
 
 namespace tfc {
 namespace {

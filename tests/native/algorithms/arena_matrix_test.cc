@@ -7,7 +7,8 @@
 
 #include "algorithms/arena_worlds.h"
 #include "algorithms/values.h"
-#include "backends/cpu/algorithms/arena_algorithms.h"
+#include "collectives/algorithms/arena_algorithms.h"
+#include "collectives/reduce/reduce.h"
 
 namespace tfc {
 namespace {

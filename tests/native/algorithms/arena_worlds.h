@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cpu/algorithms/arena_algorithms.h"
-#include "backends/cpu/shm/arena.h"
+#include "collectives/algorithms/arena_algorithms.h"
+#include "collectives/shm/arena.h"
 
 namespace tfc {
 

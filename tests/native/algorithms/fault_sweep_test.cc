@@ -12,9 +12,9 @@
 
 #include "algorithms/values.h"
 #include "algorithms/worlds.h"
-#include "backends/cpu/algorithms/link_probe.h"
-#include "backends/cpu/algorithms/pieces.h"
-#include "backends/cpu/algorithms/transport_algorithms.h"
+#include "collectives/algorithms/link_probe.h"
+#include "collectives/algorithms/pieces.h"
+#include "collectives/algorithms/transport_algorithms.h"
 #include "testing/faulty_transport.h"
 
 namespace tfc {

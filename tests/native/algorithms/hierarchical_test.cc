@@ -1,5 +1,5 @@
 // Worlds of several nodes: an arena for each node, the memory transport between them.
-#include "backends/cpu/algorithms/hierarchical.h"
+#include "collectives/algorithms/hierarchical.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "backends/cpu/algorithms/select.h"
+#include "collectives/algorithms/select.h"
 
 #include <gtest/gtest.h>
 
-#include "backends/cpu/algorithms/hierarchical.h"
-#include "backends/cpu/algorithms/link_probe.h"
+#include "collectives/algorithms/hierarchical.h"
+#include "collectives/algorithms/link_probe.h"
 
 namespace tfc {
 namespace {

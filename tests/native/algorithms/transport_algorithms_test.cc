@@ -1,5 +1,5 @@
 // The matrix: collective x world x type x operation x odd sizes, compared bit by bit.
-#include "backends/cpu/algorithms/transport_algorithms.h"
+#include "collectives/algorithms/transport_algorithms.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,8 @@
 
 #include "algorithms/values.h"
 #include "algorithms/worlds.h"
-#include "backends/cpu/algorithms/pieces.h"
+#include "collectives/algorithms/pieces.h"
+#include "collectives/reduce/reduce.h"
 
 namespace tfc {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cpu/algorithms/context.h"
+#include "collectives/algorithms/context.h"
 #include "testing/memory_transport.h"
 
 namespace tfc {

@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "backends/cpu/reduce/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "communicator/operation.h"
 #include "testing/world.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/ack_watch.h"
+#include "collectives/transport/tcp/ack_watch.h"
 #include "control/timing.h"
 
 namespace tfc {

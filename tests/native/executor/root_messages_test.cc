@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "agreement/messages.h"
-#include "backends/cpu/transport/tcp/dialer.h"
+#include "collectives/transport/tcp/dialer.h"
 #include "executor/engine.h"
 #include "executor/messages.h"
 #include "testing/crowd.h"

@@ -1,5 +1,5 @@
 // Where a rank has no NCCL: operations by name through the host's memory.
-#include "backends/nccl/host_staging.h"
+#include "device/nccl/host_staging.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "backends/nccl/device_task.h"
-#include "backends/nccl/libraries.h"
+#include "device/nccl/device_task.h"
+#include "device/nccl/libraries.h"
 #include "gpu_world.h"
 #include "testing/log_recorder.h"
 #include "testing/tcp_world.h"

@@ -1,4 +1,4 @@
-#include "backends/nccl/launch.h"
+#include "device/nccl/launch.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "backends/cpu/reduce/reduce.h"
+#include "collectives/reduce/reduce.h"
 
 namespace tfc {
 namespace {

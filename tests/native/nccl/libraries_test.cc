@@ -1,4 +1,4 @@
-#include "backends/nccl/libraries.h"
+#include "device/nccl/libraries.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/nccl/device_communicator.h"
+#include "device/nccl/device_communicator.h"
 #include "executor/messages.h"
 #include "gpu_world.h"
 #include "testing/tcp_world.h"

@@ -1,4 +1,4 @@
-#include "backends/nccl/setup.h"
+#include "device/nccl/setup.h"
 
 #include <gtest/gtest.h>
 

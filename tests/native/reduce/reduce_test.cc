@@ -1,6 +1,6 @@
 // Every type x operation x length x number of inputs x alignment, with and without streaming stores
 // and scaling, in every usable set of loops, against a scalar reference: exactly equal.
-#include "backends/cpu/reduce/reduce.h"
+#include "collectives/reduce/reduce.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "backends/cpu/reduce/block_reducer.h"
-#include "backends/cpu/reduce/kernels.h"
+#include "collectives/reduce/block_reducer.h"
+#include "collectives/reduce/integers.h"
+#include "collectives/reduce/kernels.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 // The arena: what it refuses to map, how its ranks wait for each other, and how waits end.
-#include "backends/cpu/shm/arena.h"
+#include "collectives/shm/arena.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/shm/arena_channel.h"
-#include "backends/cpu/shm/arena_layout.h"
+#include "collectives/shm/arena_channel.h"
+#include "collectives/shm/arena_layout.h"
 #include "testing/refused_calls.h"
 
 namespace tfc {

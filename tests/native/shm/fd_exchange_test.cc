@@ -1,4 +1,4 @@
-#include "backends/cpu/shm/fd_exchange.h"
+#include "collectives/shm/fd_exchange.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Slow is not gone: a host whose process does not read keeps its connections, one that does not answer loses them.
-#include "backends/cpu/transport/tcp/ack_watch.h"
+#include "collectives/transport/tcp/ack_watch.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "backends/cpu/transport/tcp/socket_options.h"
 #include "base/unique_fd.h"
+#include "collectives/transport/tcp/socket_options.h"
 #include "testing/own_network.h"
 
 namespace tfc {

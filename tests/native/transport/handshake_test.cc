@@ -1,4 +1,4 @@
-#include "backends/cpu/transport/tcp/handshake.h"
+#include "collectives/transport/tcp/handshake.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "backends/cpu/transport/tcp/acceptor.h"
-#include "backends/cpu/transport/tcp/dialer.h"
-#include "backends/cpu/transport/tcp/handshake_frames.h"
-#include "backends/cpu/transport/tcp/tcp_listener.h"
+#include "collectives/transport/tcp/acceptor.h"
+#include "collectives/transport/tcp/dialer.h"
+#include "collectives/transport/tcp/handshake_frames.h"
+#include "collectives/transport/tcp/tcp_listener.h"
 #include "testing/crowd.h"
 #include "testing/log_recorder.h"
 #include "testing/own_network.h"

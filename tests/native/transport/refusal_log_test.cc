@@ -1,4 +1,4 @@
-#include "backends/cpu/transport/tcp/refusal_log.h"
+#include "collectives/transport/tcp/refusal_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "backends/cpu/transport/tcp/socket_options.h"
+#include "collectives/transport/tcp/socket_options.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "backends/cpu/transport/tcp/tcp_listener.h"
+#include "collectives/transport/tcp/tcp_listener.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What only the TCP transport has; the rest is in the contract suite.
-#include "backends/cpu/transport/tcp/tcp_transport.h"
+#include "collectives/transport/tcp/tcp_transport.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -18,11 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "backends/cpu/transport/frame.h"
-#include "backends/cpu/transport/tcp/peer_link.h"
-#include "backends/cpu/transport/tcp/send_stream.h"
-#include "backends/cpu/transport/tcp/socket_options.h"
-#include "backends/cpu/transport/tcp/tcp_listener.h"
+#include "collectives/transport/frame.h"
+#include "collectives/transport/tcp/peer_link.h"
+#include "collectives/transport/tcp/send_stream.h"
+#include "collectives/transport/tcp/socket_options.h"
+#include "collectives/transport/tcp/tcp_listener.h"
 #include "testing/own_network.h"
 #include "testing/tcp_world.h"
 

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/nccl/nccl_api.h"
+#include "device/nccl/nccl_api.h"
 #include "per_thread.h"
 #include "standin.h"
 

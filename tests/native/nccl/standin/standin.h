@@ -12,7 +12,7 @@
 #ifndef TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
 #define TFCOLLECTIVE_TESTS_NATIVE_NCCL_STANDIN_STANDIN_H_
 
-#include "backends/nccl/cuda_api.h"
+#include "device/nccl/cuda_api.h"
 
 #define STANDIN_EXPORT extern "C" __attribute__((visibility("default")))
 
