@@ -494,7 +494,7 @@ chaos: .venv/tf221.installed  ## an elastic job under a fault every 15 s for MIN
 # ---- clean ----------------------------------------------------------------------------------------------------------
 
 clean:           ## remove what was built; the environments stay
-	rm -rf build benchmarks/build dist models *.egg-info benchmarks/*.egg-info tfcollective/_native/*.so tfcollective/_native/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
+	rm -rf build benchmarks/build dist models *.egg-info benchmarks/*.egg-info tfcollective/_runtime/native_library/*.so tfcollective/_runtime/native_library/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.installed
 
 distclean: clean ## remove the environments, too
 	rm -rf .venv

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tfcollective_launchers.spark.api import feed, predict, run, run_elastic
 
-    from tfcollective.tensorflow.spark_rows import dataset
+    from tfcollective.tensorflow._spark_rows import dataset
 
 __all__ = ["dataset", "feed", "predict", "run", "run_elastic"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "dataset":
-        from tfcollective.tensorflow.spark_rows import dataset
+        from tfcollective.tensorflow._spark_rows import dataset
 
         return dataset
     if name in __all__:

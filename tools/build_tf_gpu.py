@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tfcollective._native import tf_gpu
+from tfcollective._runtime.native_library import tf_gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("tensorflow-cpu", "tensorflow")

@@ -17,7 +17,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 pack() {
   local folder=$1 root
   root=$(dirname "$here")
-  [ -e "$root/tfcollective/_native/libtfcollective.so" ] || fail "nothing is built yet to take along: make develop"
+  [ -e "$root/tfcollective/_runtime/native_library/libtfcollective.so" ] || fail "nothing is built yet to take along: make develop"
   mkdir -p "$folder"
   (cd "$root" && find tfcollective -name '*.py' -o -name '*.so' | tar -cf - -T -) | tar -xf - -C "$folder"
   (cd "$root/benchmarks" && find tfcollective_bench -name '*.py' | tar -cf - -T -) | tar -xf - -C "$folder"

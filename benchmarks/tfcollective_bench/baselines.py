@@ -33,7 +33,7 @@ class Baselines:
 def find_baselines(folder: str, *, mpi_python: str = "", horovod_python: str = "") -> Baselines:
     """Looks in this folder or in the usual places: ``.venv`` here, the folder of this environment, and
     ``.venv`` of the checkout that this package runs from."""
-    from tfcollective._native.library import default_path
+    from tfcollective._runtime.native_library.library import default_path
 
     folders = list(environment_folders(folder))
     return Baselines(

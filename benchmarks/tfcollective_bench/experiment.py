@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import LaunchError, UnsupportedError
+from tfcollective._base.clock import Deadline
+from tfcollective._base.errors import LaunchError, UnsupportedError
 from tfcollective_bench.interleave import Event, Failure, Record, Variant, Watch, interleave
 from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective_bench.options import LOOPBACK

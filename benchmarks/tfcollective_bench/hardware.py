@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from tfcollective._version import __version__
-from tfcollective.machine.cores import available_cores
+from tfcollective._base.machine.cores import available_cores
+from tfcollective._base.version import __version__
 from tfcollective_bench.model import Hardware, Versions
 
 __all__ = ["probe_hardware", "probe_versions"]

@@ -20,10 +20,10 @@ from typing import IO, Any, TypeAlias
 
 import psutil
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
-from tfcollective.exit_codes import signal_name
-from tfcollective.processes import signal_group, spawn
-from tfcollective.settings import environ_snapshot
+from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline
+from tfcollective._base.exit_codes import signal_name
+from tfcollective._base.processes import signal_group, spawn
+from tfcollective._base.settings import environ_snapshot
 from tfcollective_bench.interrupts import interrupts_deferred
 
 __all__ = ["Event", "Failure", "Record", "Started", "Variant", "Watch", "interleave", "last_word", "rotation"]

@@ -1,4 +1,4 @@
-"""The values of a benchmark; :mod:`tfcollective.codec` writes and reads them."""
+"""The values of a benchmark; :mod:`tfcollective._base.codec` writes and reads them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.testbed import parse_rate
 
 __all__ = ["LOOPBACK", "check_above_zero", "check_links", "is_rate"]

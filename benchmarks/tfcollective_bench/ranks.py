@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tfcollective
-from tfcollective.machine.cores import THREAD_VARIABLES, available_cores
-from tfcollective.settings import identity_variables
+from tfcollective._base.machine.cores import THREAD_VARIABLES, available_cores
+from tfcollective._base.settings import identity_variables
 from tfcollective_bench import external
 
 __all__ = [

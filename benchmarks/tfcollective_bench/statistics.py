@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective_bench.model import Sample
 
 __all__ = ["Summary", "medians_by_round", "paired_ratio", "percentile", "summarise"]

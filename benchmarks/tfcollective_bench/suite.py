@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import ConfigError, TfCollectiveError
-from tfcollective.log import get_logger
+from tfcollective._base.clock import Deadline
+from tfcollective._base.errors import ConfigError, TfCollectiveError
+from tfcollective._base.log import get_logger
 from tfcollective_bench.allreduce.analysis import sections
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.run import run_allreduce

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
-from tfcollective.exit_codes import SIGNAL_BASE, ExitCode
-from tfcollective.log import get_logger
+from tfcollective._base.errors import ConfigError, LaunchError, TfCollectiveError
+from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective._base.log import get_logger
 from tfcollective_bench.interrupts import interrupts_deferred
 
 __all__ = [

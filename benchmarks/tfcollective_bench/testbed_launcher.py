@@ -12,15 +12,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import JobOutcome, Launcher
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.plan.planner import Plan, plan_local
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.providers.commands import CommandProvider, own_agent
-from tfcollective.launch.run import run_job_on
-from tfcollective.machine.cores import available_cores
-from tfcollective.settings import Settings, environ_snapshot, variable
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.machine.cores import available_cores
+from tfcollective._base.settings import Settings, environ_snapshot, variable
+from tfcollective._launch.launcher import JobOutcome, Launcher
+from tfcollective._launch.plan.planner import Plan, plan_local
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.commands import CommandProvider, own_agent
+from tfcollective._launch.report.report import exit_code, render
+from tfcollective._launch.run import run_job_on
 
 __all__ = ["NetnsLauncher", "main", "plan_testbed"]
 

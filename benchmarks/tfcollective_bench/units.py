@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 
 __all__ = ["bandwidth_text", "bytes_text", "parse_bytes", "seconds_text"]
 

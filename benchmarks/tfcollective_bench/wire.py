@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.testbed import burst_bytes, parse_rate
 
 __all__ = ["PAYLOAD", "bare_ring_seconds", "payload_rate", "ring_seconds"]

@@ -15,22 +15,43 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfcollective.descriptors import give_usual_limit
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
-from tfcollective.launch.plan.hosts import Host, share_out
-from tfcollective.launch.plan.planner import Plan, plan_hosts
-from tfcollective.launch.plan.rank_variables import rank_variables
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.platform_options import platform_options
-from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
-from tfcollective.launch.run import Assignment, Enrolment, run_job_on
-from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
-from tfcollective.machine.network import is_own_host, own_address, route_address
-from tfcollective.processes import answer_of, end_process, program_of
-from tfcollective.settings import environ_snapshot, variable, without_outer_job
-from tfcollective.timing import TIMING
-from tfcollective.topology import Placement
+from tfcollective.launcher import (
+    ACCEPT_NEW,
+    DEFAULTS,
+    TIMING,
+    Assignment,
+    Capabilities,
+    ConfigError,
+    Enrolment,
+    Host,
+    JobOutcome,
+    JobSpec,
+    Launcher,
+    LaunchError,
+    NodeFacts,
+    NodeProvider,
+    NodeSettings,
+    Placement,
+    Plan,
+    SshOptions,
+    Went,
+    answer_of,
+    end_process,
+    environ_snapshot,
+    give_usual_limit,
+    hosts_that_ask,
+    is_own_host,
+    own_address,
+    plan_hosts,
+    platform_options,
+    program_of,
+    rank_variables,
+    route_address,
+    run_job_on,
+    share_out,
+    variable,
+    without_outer_job,
+)
 
 # What an agent on another host needs to be found and loaded; ranks get theirs from the plan.
 _PATHS = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")
@@ -248,7 +269,7 @@ def _in_rank_order(facts: Sequence[NodeFacts]) -> list[NodeFacts]:
 
 def _command(coordinator: str, spec: JobSpec, options: MpiOptions) -> tuple[str, ...]:
     interfaces = [word for name in spec.network_interfaces for word in ("--network-interface", name)]
-    agent = (options.python, *program_of("tfcollective.cli"), "agent", "--mpi", "--join", coordinator, *interfaces)
+    agent = (options.python, *program_of("tfcollective._cli"), "agent", "--mpi", "--join", coordinator, *interfaces)
     environ = {**without_outer_job(environ_snapshot()), variable("key"): ""}
     names = {host.name for host in spec.hosts}
     if names and hosts_that_ask(names, options.options) == names:  # mpirun has one list of arguments for all of them

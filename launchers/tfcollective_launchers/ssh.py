@@ -12,22 +12,41 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tfcollective._version import __version__
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.launcher import Capabilities, JobOutcome, Launcher
-from tfcollective.launch.plan.hosts import share_out
-from tfcollective.launch.plan.planner import Plan, plan_hosts, with_tf_config
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.platform_options import platform_options
-from tfcollective.launch.provider import NodeFacts
-from tfcollective.launch.providers.commands import AGENT, CommandProvider, own_agent
-from tfcollective.launch.run import Assign, Assignment, Enrolment, by_name, run_job_on
-from tfcollective.launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
-from tfcollective.machine.network import choose_address, interface_addresses, is_own_host, own_address
-from tfcollective.settings import environ_snapshot
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint
+from tfcollective.launcher import (
+    ACCEPT_NEW,
+    AGENT,
+    DEFAULTS,
+    Assign,
+    Assignment,
+    Capabilities,
+    CommandProvider,
+    ConfigError,
+    Endpoint,
+    Enrolment,
+    HostDiscovery,
+    JobOutcome,
+    JobSpec,
+    Launcher,
+    LaunchError,
+    NodeFacts,
+    Plan,
+    SshOptions,
+    TaskKey,
+    __version__,
+    by_name,
+    choose_address,
+    environ_snapshot,
+    hosts_that_ask,
+    interface_addresses,
+    is_own_host,
+    own_address,
+    own_agent,
+    plan_hosts,
+    platform_options,
+    run_job_on,
+    share_out,
+    with_tf_config,
+)
 
 _DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
 
@@ -62,7 +81,7 @@ try:
 except OSError as error:
     facts["directory"] = str(error)
 try:
-    from tfcollective._version import __version__
+    from tfcollective.launcher import __version__
     facts["version"] = __version__
 except ImportError as error:
     facts["missing"] = str(error)

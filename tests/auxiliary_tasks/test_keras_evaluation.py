@@ -12,6 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective.auxiliary_tasks import (
     EvaluatorOptions,
     KerasEvaluation,
@@ -19,8 +20,7 @@ from tfcollective.auxiliary_tasks import (
     find_checkpoints,
     run_evaluator,
 )
-from tfcollective.auxiliary_tasks.checkpoints import NotWholeError
-from tfcollective.errors import InvalidArgumentError
+from tfcollective.auxiliary_tasks._checkpoints import NotWholeError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

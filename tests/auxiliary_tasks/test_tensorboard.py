@@ -14,8 +14,8 @@ import pytest
 from launching import gone, until
 from time_limits import within
 
+from tfcollective._base.errors import LaunchError
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, TensorBoardProcess
-from tfcollective.errors import LaunchError
 
 pytestmark = pytest.mark.multiprocess
 pytest.importorskip("tensorboard")

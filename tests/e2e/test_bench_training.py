@@ -14,7 +14,7 @@ from launching import gone, until, words_of
 from one_testbed import needs_root, the_testbed
 from time_limits import within
 
-from tfcollective.errors import LaunchError
+from tfcollective._base.errors import LaunchError
 from tfcollective_bench import testbed
 
 pytest.importorskip("tensorflow")

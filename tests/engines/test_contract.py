@@ -135,9 +135,9 @@ def test_mpi_does_not_write_to_what_was_freed_when_an_operation_is_left(tmp_path
     """Rank 0 leaves an all-reduce that MPI still carries out, because rank 1 comes late; the result is whole there."""
     program = (
         "import time, numpy as np\n"
-        "from tfcollective.communicator import Sum\n"
-        "from tfcollective.communicator.external.mpi import MpiCommunicator\n"
-        "from tfcollective.errors import CollectiveTimeoutError\n"
+        "from tfcollective._runtime.communicator import Sum\n"
+        "from tfcollective._runtime.engines.mpi import MpiCommunicator\n"
+        "from tfcollective._base.errors import CollectiveTimeoutError\n"
         "world = MpiCommunicator.open(60.0)\n"
         "reduce = world._reduce\n"
         "def late(array, op, deadline):\n"

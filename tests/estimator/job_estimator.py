@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective.estimator import Experiment, run_estimator_evaluator, train_and_evaluate
 
 tfc.init()

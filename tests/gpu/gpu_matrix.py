@@ -23,8 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from tfcollective.communicator import Average, CommunicatorOptions, Listener, Max, Min, NativeCommunicator, Product, Sum
-from tfcollective.errors import PeerLostError, UnsupportedError
+from tfcollective._base.errors import PeerLostError, UnsupportedError
+from tfcollective._runtime.communicator import (
+    Average,
+    CommunicatorOptions,
+    Listener,
+    Max,
+    Min,
+    NativeCommunicator,
+    Product,
+    Sum,
+)
 
 TYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "uint64")
 NOT_AVERAGED = ("int8", "int32", "uint8", "uint32")  # NCCL's sum of narrow integers may wrap: refused
@@ -84,7 +93,7 @@ def check_matrix(world: NativeCommunicator, put: Callable[[np.ndarray], Any], ge
 
 def options(**more: Any) -> CommunicatorOptions:
     """As the variables of the environment say."""
-    from tfcollective.settings import Settings
+    from tfcollective._base.settings import Settings
 
     settings = Settings.load()
     return CommunicatorOptions(nccl=settings.nccl, cuda_driver=settings.cuda_driver, op_timeout=PATIENCE_S, **more)
@@ -202,8 +211,8 @@ def main() -> None:
     except ImportError as error:
         sys.exit(f"error: CuPy is needed ({error}): cupy-cuda12x or cupy-cuda13x, whichever the driver is for")
 
-    from tfcollective import _native
-    from tfcollective._native.device_calls import DeviceSearch, find_libraries
+    from tfcollective._runtime import native_library as _native
+    from tfcollective._runtime.native_library.device_calls import DeviceSearch, find_libraries
 
     given = options()
     found = find_libraries(_native.load(), DeviceSearch(nccl=given.nccl, cuda_driver=given.cuda_driver))

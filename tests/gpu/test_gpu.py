@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import standin
 
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.machine.gpus import visible_gpus
-from tfcollective.settings import environ_snapshot
+from tfcollective._base.machine.gpus import visible_gpus
+from tfcollective._base.settings import environ_snapshot
+from tfcollective._runtime.communicator import NativeCommunicator
 
 MATRIX = Path(__file__).with_name("gpu_matrix.py")
 

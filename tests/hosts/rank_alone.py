@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
-from tfcollective.communicator import CommunicatorOptions, Listener, NativeCommunicator, Sum
-from tfcollective.errors import CollectiveError
+from tfcollective._base.errors import CollectiveError
+from tfcollective._runtime.communicator import CommunicatorOptions, Listener, NativeCommunicator, Sum
 
 RANK, ADDRESS, MODE = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 VALUES = np.ones(8 << 20, np.float32)  # more than a connection holds

@@ -70,8 +70,8 @@ def test_an_interface_that_is_not_there_is_named(hosts):
 def test_collectives_between_hosts(hosts):
     program = """
 import numpy, tfcollective
-from tfcollective.communicator import Sum
-from tfcollective.runtime import get_communicator
+from tfcollective._runtime.communicator import Sum
+from tfcollective._runtime import get_communicator
 tfcollective.init()
 total = get_communicator().allreduce(numpy.full(100_000, tfcollective.rank() + 1, numpy.float32), op=Sum)
 print(tfcollective.size(), tfcollective.local_size(), tfcollective.cross_size(), total.min(), total.max())

@@ -4,9 +4,9 @@ import pytest
 from control_wire import Sniffer, keys_in, with_base64
 
 import tfcollective
-from tfcollective import clusters
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.launch.running import job as running_job
+from tfcollective import _cluster as clusters
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._launch.running import job as running_job
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
 

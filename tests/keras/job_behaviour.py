@@ -22,8 +22,8 @@ if os.environ.get("TFC_TESTS_SECOND_DEVICE") != "1":  # which needs TensorFlow's
     tf.config.threading.set_inter_op_parallelism_threads(2)
     tf.config.set_visible_devices(tf.config.list_physical_devices("CPU"), "CPU")
 
-from tfcollective.tensorflow import ops
-from tfcollective.tensorflow.gradients import GradientOptions, reduce_gradients
+from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow._gradients import GradientOptions, reduce_gradients
 
 keras = tf.keras
 KERAS_3 = hasattr(keras.optimizers.Optimizer, "apply")

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.keras as tfc
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 DIRECTORY, KIND, EPOCHS = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 FAULTS = [one.split(":") for one in sys.argv[4:]]

@@ -10,7 +10,7 @@ from jobs import QUIET
 
 import tfcollective
 import tfcollective.keras as tfk
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.timeout(600)]
 

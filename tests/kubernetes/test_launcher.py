@@ -161,7 +161,7 @@ def test_a_job_that_is_left_alone_can_be_asked_for_and_killed(cluster, monkeypat
     assert code == 0, err
     name = err.rpartition(" ")[2].strip()
     assert name.startswith("default/train-")
-    from tfcollective.cli.app import invoke
+    from tfcollective._cli.app import invoke
 
     until(lambda: sum("here" in text for text in cluster.logs("train").values()) == 2, 60)
     assert invoke("tfcollective", ["logs", name]) == 0

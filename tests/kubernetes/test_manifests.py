@@ -10,7 +10,7 @@ from kubernetes_testbed import this_python
 from launching import JOIN, until
 from time_limits import within
 
-from tfcollective.cli.app import invoke
+from tfcollective._cli.app import invoke
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.multiprocess]
 IMAGE = ("--image", "example", "--job-name", "train", "--shm", "64Mi")

@@ -16,7 +16,7 @@ import numpy as np
 
 import tfcollective as tfc
 from tfcollective import elastic
-from tfcollective.communicator import NativeCommunicator
+from tfcollective._runtime.communicator import NativeCommunicator
 
 DIRECTORY, STORY = Path(sys.argv[1]), sys.argv[2]
 ME = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])

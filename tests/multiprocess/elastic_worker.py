@@ -24,8 +24,8 @@ import numpy as np
 
 import tfcollective as tfc
 from tfcollective import elastic
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.settings import Settings
+from tfcollective._base.settings import Settings
+from tfcollective._runtime.communicator import NativeCommunicator
 
 DIRECTORY, STEPS, FAULTS = Path(sys.argv[1]), int(sys.argv[2]), [one.split(":") for one in sys.argv[3:]]
 ME = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 import tfcollective as tfc
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.identity import discover
-from tfcollective.settings import Settings
+from tfcollective._base.settings import Settings
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.identity import discover
+from tfcollective._runtime.communicator import NativeCommunicator
 
 FAULT, PHASE, VICTIM, DIRECTORY = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
 RANK = int(os.environ["TFCOLLECTIVE_TASK"].rpartition(":")[2])

@@ -11,8 +11,9 @@ from launching import JOIN, Run, run, until
 from time_limits import within
 
 import tfcollective
-from tfcollective import TaskSpec, runtime
-from tfcollective.experiment import Trainable
+from tfcollective import TaskSpec
+from tfcollective import _runtime as runtime
+from tfcollective._base.experiment import Trainable
 
 pytestmark = pytest.mark.multiprocess
 
@@ -58,9 +59,9 @@ if role == "evaluator":
     sys.stderr.write("no data\\n")
     sys.exit(3)
 if role == "chief":
-    from tfcollective.control.client import CoordinatorClient
-    from tfcollective.identity import discover
-    from tfcollective.settings import Settings
+    from tfcollective._control.client.client import CoordinatorClient
+    from tfcollective._control.identity import discover
+    from tfcollective._base.settings import Settings
     me = discover(Settings.load(), {})
     client = CoordinatorClient(me.coordinator, me.key)
     while not any(task["state"] == "failed" for task in client.status()["tasks"]):

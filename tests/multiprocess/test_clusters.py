@@ -11,8 +11,8 @@ from time_limits import within
 
 import tfcollective
 from tfcollective import ConfigError, StateError, TaskSpec, WorkerFailedError, cluster
-from tfcollective.launch import api
-from tfcollective.launch.system.signals import forward_signals
+from tfcollective._launch import api
+from tfcollective._launch.system.signals import forward_signals
 
 pytestmark = pytest.mark.multiprocess
 

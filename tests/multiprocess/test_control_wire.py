@@ -12,10 +12,10 @@ from launching import JOIN, Run
 from time_limits import within
 
 import tfcollective
-from tfcollective import clusters
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.launch.running import job as running_job
-from tfcollective.topology import Endpoint
+from tfcollective import _cluster as clusters
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._launch.running import job as running_job
 
 pytestmark = pytest.mark.multiprocess
 

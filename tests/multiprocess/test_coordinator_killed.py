@@ -12,9 +12,9 @@ import pytest
 from launching import Run, gone, until
 from time_limits import within
 
-from tfcollective.control.channel import Channel
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.records import running_jobs
+from tfcollective._control.client.channel import Channel
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.records import running_jobs
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 every_fault = pytest.mark.elastic

@@ -13,24 +13,24 @@ import pytest
 from launching import JOIN, until
 from time_limits import within
 
-from tfcollective.errors import ConfigError
-from tfcollective.job_keys import new_key
-from tfcollective.launch.hosted.messages import HostedJob
-from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.planner import plan_hosts
-from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.running.job import new_job_id
-from tfcollective.processes import program_of
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.processes import program_of
+from tfcollective._launch.hosted.messages import HostedJob
+from tfcollective._launch.hosted.submitter_side import HostedClient, ask_status
+from tfcollective._launch.plan.hosts import parse_hosts, share_out
+from tfcollective._launch.plan.planner import plan_hosts
+from tfcollective._launch.plan.spec import FunctionCall, JobSpec
+from tfcollective._launch.running.job import new_job_id
 
 pytestmark = pytest.mark.multiprocess
 
 MASTER = """
 import json, sys
 from pathlib import Path
-from tfcollective.launch.hosted.messages import HostedJob
-from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job
-from tfcollective.launch.provider import Went
+from tfcollective._launch.hosted.messages import HostedJob
+from tfcollective._launch.hosted.platform_side import ContainerProvider, serve_job
+from tfcollective._launch.nodes.provider import Went
 
 folder = Path(sys.argv[1])
 
@@ -52,8 +52,8 @@ serve_job(HostedJob.from_bytes((folder / "job").read_bytes(), function), "127.0.
 """
 CONTAINER = """
 import sys
-from tfcollective.launch.hosted.platform_side import serve_container
-from tfcollective.launch.provider import NodeSettings
+from tfcollective._launch.hosted.platform_side import serve_container
+from tfcollective._launch.nodes.provider import NodeSettings
 
 sys.exit(serve_container(NodeSettings(sys.argv[1], sys.stdin.readline().strip(), sys.argv[2])))
 """
@@ -74,7 +74,7 @@ class Platform:
     def __init__(self, folder, fn, args=(), allocation_timeout=60.0):
         call = FunctionCall(cloudpickle.dumps((fn, args, {})), ())
         spec = JobSpec(
-            (sys.executable, *program_of("tfcollective.launch.running.function")), 3, call=call, env={"A": "b"}
+            (sys.executable, *program_of("tfcollective._launch.running.function")), 3, call=call, env={"A": "b"}
         )
         plan = plan_hosts(spec, share_out(parse_hosts("one:2,two:1"), 3), {})
         self.job = HostedJob(new_job_id(), new_key(), spec, plan, sys.executable, allocation_timeout, True)

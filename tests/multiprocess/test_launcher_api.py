@@ -14,7 +14,7 @@ from launching import where
 from time_limits import within
 
 import tfcollective
-from tfcollective.experiment import Trainable
+from tfcollective._base.experiment import Trainable
 
 pytestmark = pytest.mark.multiprocess
 

@@ -223,7 +223,7 @@ def test_files_that_are_called_like_modules_do_not_reach_the_agent(tmp_path):
     for name in ("select", "queue", "psutil"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not meant for you')")
     # As the installed command does: the directory is not in the path of the launcher.
-    program = "import sys; sys.path.remove(''); from tfcollective.cli import main; sys.exit(main())"
+    program = "import sys; sys.path.remove(''); from tfcollective._cli import main; sys.exit(main())"
     words = [sys.executable, "-c", program, "run", "-np", "2", "echo", "fine"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=within(60), check=False)
     assert (done.returncode, done.stdout.count("fine")) == (0, 2), done.stderr

@@ -13,7 +13,7 @@ from launching import Run, run
 from time_limits import within
 
 import tfcollective
-from tfcollective.settings import Settings
+from tfcollective._base.settings import Settings
 
 pytestmark = [pytest.mark.multiprocess]
 
@@ -40,8 +40,8 @@ def train(directory, victim=None):
 
 
 def generation():
-    from tfcollective.control.client import CoordinatorClient
-    from tfcollective.identity import discover
+    from tfcollective._control.client.client import CoordinatorClient
+    from tfcollective._control.identity import discover
 
     me = discover(Settings.load(), {})
     return CoordinatorClient(me.coordinator, me.key).status()["generation"]

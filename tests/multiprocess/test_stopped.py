@@ -11,17 +11,17 @@ import pytest
 from launching import Run, environment_of, gone, until, words_of
 from time_limits import within
 
-from tfcollective.agent.protocol import AgentConfig, WorkerPlan
-from tfcollective.codec import encode_line
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.job_keys import new_key
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeSettings
-from tfcollective.launch.providers.commands import own_agent
-from tfcollective.launch.providers.local import LocalLauncher
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
+from tfcollective._base.codec import encode_line
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions
+from tfcollective._launch.agent.protocol import AgentConfig, WorkerPlan
+from tfcollective._launch.nodes.provider import NodeSettings
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.commands import own_agent
+from tfcollective._launch.platforms.local import LocalLauncher
 
 pytestmark = pytest.mark.multiprocess
 
@@ -29,7 +29,7 @@ SLEEP = (sys.executable, "-c", "import time; time.sleep(1000)")
 
 
 def agents():
-    return [one for one in psutil.Process().children() if "tfcollective.agent" in words_of(one)]
+    return [one for one in psutil.Process().children() if "tfcollective._launch.agent" in words_of(one)]
 
 
 def test_the_launcher_ends_a_job_whose_agent_was_stopped():
@@ -112,7 +112,7 @@ def test_a_rank_does_not_outlive_its_agent():
 def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path):
     program = """
 import os, sys, numpy, tfcollective
-from tfcollective.communicator import Sum
+from tfcollective._runtime.communicator import Sum
 tfcollective.init()
 world = tfcollective.get_communicator()
 print("ready", flush=True)

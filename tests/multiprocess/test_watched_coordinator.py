@@ -14,17 +14,17 @@ import pytest
 from launching import gone, until
 from time_limits import within
 
-from tfcollective.control.channel import Channel
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.process import introduce, spawn
-from tfcollective.control.protocol import ServerOptions, end_key, node_name
-from tfcollective.control.rounds import Bounds
-from tfcollective.control.state import TaskState
-from tfcollective.control.watched import RestartLimit, WatchedCoordinator
-from tfcollective.errors import CoordinatorError
-from tfcollective.failures import ExitRecord
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey, workers
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._control.client.channel import Channel
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.serve.process import introduce, spawn
+from tfcollective._control.serve.watched import RestartLimit, WatchedCoordinator
+from tfcollective._control.state.membership import TaskState
+from tfcollective._control.state.rounds import Bounds
+from tfcollective._control.wire.protocol import ServerOptions, end_key, node_name
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 KEY = new_key()
@@ -151,7 +151,7 @@ def test_one_that_is_stopped_before_it_listens_is_replaced(tmp_path, monkeypatch
             stopped.put(child.process.pid)
         return introduce(child, config)
 
-    monkeypatch.setattr("tfcollective.control.watched.introduce", stop_the_second)
+    monkeypatch.setattr("tfcollective._control.serve.watched.introduce", stop_the_second)
     with Held(tmp_path) as held, held.client() as client:
         first = held.started()
         assert client.put("key", "old") == 1
@@ -168,10 +168,10 @@ def test_one_that_is_stopped_dies_with_its_launcher(tmp_path, when):
     """Which the kernel sees to: a stopped process can do nothing."""
     program = """
 import os, sys, threading
-from tfcollective.control import watched
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.rounds import Bounds
-from tfcollective.tasks import workers
+from tfcollective._control import watched
+from tfcollective._control.wire.protocol import ServerOptions
+from tfcollective._control.state.rounds import Bounds
+from tfcollective._base.tasks import workers
 
 def introduce(child, config, inner=watched.introduce):
     if WHEN:
@@ -265,7 +265,7 @@ def test_it_is_closed_at_any_time(tmp_path):
             if attempt == 2:
                 os.kill(held.coordinator.pid, signal.SIGSTOP)
         assert not held.journal.exists()
-    mine = [one for one in psutil.Process().children() if "tfcollective.control" in " ".join(one.cmdline())]
+    mine = [one for one in psutil.Process().children() if "tfcollective._control" in " ".join(one.cmdline())]
     until(lambda: not [one for one in mine if not gone(one)])
 
 
@@ -278,7 +278,7 @@ def test_one_that_has_yet_to_hear_what_to_do_is_closed_without_an_error(tmp_path
             child.process.wait()  # it is closed before it hears
         return introduce(child, config)
 
-    monkeypatch.setattr("tfcollective.control.watched.introduce", late)
+    monkeypatch.setattr("tfcollective._control.serve.watched.introduce", late)
     with Held(tmp_path) as held:
         held.started().kill()
         assert starting.wait(within(60))
@@ -295,7 +295,7 @@ def test_what_cannot_be_started_now_may_be_soon(tmp_path, monkeypatch, caplog):
             raise CoordinatorError("cannot start the coordinator: no memory")
         return spawn(config, *arguments, **options)
 
-    monkeypatch.setattr("tfcollective.control.watched.spawn", sometimes)
+    monkeypatch.setattr("tfcollective._control.serve.watched.spawn", sometimes)
     with Held(tmp_path) as held, held.client() as client:
         first = held.started()
         assert client.put("key", "old") == 1

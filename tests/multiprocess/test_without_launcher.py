@@ -11,9 +11,9 @@ from by_hand import TRAIN, free_port, ranks, tf_config
 from launching import gone, until
 from time_limits import within
 
-from tfcollective.exit_codes import ExitCode
-from tfcollective.machine.network import free_ports, interface_addresses
-from tfcollective.topology import is_loopback
+from tfcollective._base.exit_codes import ExitCode
+from tfcollective._base.machine.network import free_ports, interface_addresses
+from tfcollective._base.topology import is_loopback
 
 pytestmark = pytest.mark.multiprocess
 KEY = {"TFCOLLECTIVE_KEY": "ab" * 32}
@@ -113,7 +113,7 @@ def test_ranks_meet_encrypted_at_an_address_that_others_reach(tmp_path):
     port, host = free_ports(reachable[0], 1)[0], reachable[0]
     program = f"""{TRAIN}
 import ssl
-from tfcollective.control import connection
+from tfcollective._control import connection
 print(isinstance(connection._context(), ssl.SSLContext), connection._context.cache_info().hits > 0)
 """
     with ranks(tmp_path) as group:

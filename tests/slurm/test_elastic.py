@@ -60,7 +60,7 @@ def test_an_agent_that_is_killed_comes_back_on_its_node(slurm, tmp_path):
     with slurm.allocation(1, 1, 1) as environ, job(environ, tmp_path, 3, 3) as one:
         until(in_training(tmp_path), 120)
         agent = agent_on(one, "node2")
-        assert "tfcollective.agent" in words_of(agent)
+        assert "tfcollective._launch.agent" in words_of(agent)
         agent.send_signal(signal.SIGKILL)
         code, _, err = one.finish(180)
         assert code == 0, err

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.row_arrays import arrays_of, check_schema, columns, dtypes_of, rebatched
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.rows.arrays import arrays_of, check_schema, columns, dtypes_of, rebatched
 
 pa = pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.spark

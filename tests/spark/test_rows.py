@@ -7,7 +7,7 @@ import spark_jobs
 from launching import until
 
 from tfcollective import spark
-from tfcollective.errors import ConfigError, LaunchError, UnsupportedError, WorkerFailedError
+from tfcollective._base.errors import ConfigError, LaunchError, UnsupportedError, WorkerFailedError
 
 pytestmark = [pytest.mark.spark, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 START_S = 300.0

@@ -19,7 +19,7 @@ from tfcollective_launchers.spark import run
 from tfcollective_launchers.spark.options import SparkOptions
 
 import tfcollective
-from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError, WorkerFailedError
+from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError, WorkerFailedError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 START_S = 300.0

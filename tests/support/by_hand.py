@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.records import running_jobs
-from tfcollective.machine.network import free_ports
+from tfcollective._base.machine.network import free_ports
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.records import running_jobs
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
 TRAIN = """

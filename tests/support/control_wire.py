@@ -11,10 +11,10 @@ import threading
 
 from time_limits import within
 
-from tfcollective import job_keys
-from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective.control.protocol import HELLO_PATH
-from tfcollective.job_keys import derived_key
+from tfcollective._base import job_keys
+from tfcollective._base.job_keys import derived_key
+from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
+from tfcollective._control.wire.protocol import HELLO_PATH
 
 _ALL_PROTOCOLS = 3  # ETH_P_ALL
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")

@@ -19,8 +19,8 @@ def sum_of(value):
     """The sum of a number over all ranks."""
     import numpy
 
-    from tfcollective.communicator import Sum
-    from tfcollective.runtime import get_communicator
+    from tfcollective._runtime import get_communicator
+    from tfcollective._runtime.communicator import Sum
 
     return float(get_communicator().allreduce(numpy.full(3, value, numpy.float32), op=Sum)[0])
 

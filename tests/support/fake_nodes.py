@@ -4,10 +4,10 @@ import platform
 
 from time_limits import within
 
-from tfcollective._version import __version__
-from tfcollective.codec import to_document
-from tfcollective.control.protocol import item_key, orders_key
-from tfcollective.launch.provider import NodeFacts, NodeProvider
+from tfcollective._base.codec import to_document
+from tfcollective._base.version import __version__
+from tfcollective._control.wire.protocol import item_key, orders_key
+from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider
 
 
 class FakeProvider(NodeProvider):

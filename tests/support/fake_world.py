@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfcollective import runtime
-from tfcollective.communicator import NativeCommunicator, Op
-from tfcollective.identity import discover
-from tfcollective.runtime.engine import JoinResult
-from tfcollective.runtime.native import NativeEngine
-from tfcollective.runtime.session import Session
-from tfcollective.settings import Settings
-from tfcollective.tensorflow import names, ops
-from tfcollective.topology import Placement
+from tfcollective import _runtime as runtime
+from tfcollective._base.settings import Settings
+from tfcollective._base.topology import Placement
+from tfcollective._control.identity import discover
+from tfcollective._runtime.communicator import NativeCommunicator, Op
+from tfcollective._runtime.engine import JoinResult
+from tfcollective._runtime.native import NativeEngine
+from tfcollective._runtime.session import Session
+from tfcollective.tensorflow import _names as names
+from tfcollective.tensorflow import _ops as ops
 
 
 class FakeOps:

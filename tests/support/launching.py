@@ -18,9 +18,9 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 # Joins the world as tfcollective.init() does, without the native library.
 JOIN = """
 import os, sys, time
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.identity import discover
-from tfcollective.settings import Settings
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.identity import discover
+from tfcollective._base.settings import Settings
 me = discover(Settings.load(), {})
 rank = me.task.index
 def join():
@@ -115,7 +115,7 @@ class Run:
 
     def agent(self):
         """The agent's process."""
-        return self._find("tfcollective.agent")[0]
+        return self._find("tfcollective._launch.agent")[0]
 
     def workers(self):
         """The processes that the agent has started."""

@@ -2,21 +2,21 @@
 
 
 class ManualClock:
-    """A :class:`tfcollective.clock.Clock` that only :meth:`advance` and :meth:`sleep` move."""
+    """A :class:`tfcollective._base.clock.Clock` that only :meth:`advance` and :meth:`sleep` move."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
 
     def monotonic(self) -> float:
-        """See :class:`tfcollective.clock.Clock`."""
+        """See :class:`tfcollective._base.clock.Clock`."""
         return self._now
 
     def wall(self) -> float:
-        """See :class:`tfcollective.clock.Clock`."""
+        """See :class:`tfcollective._base.clock.Clock`."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
-        """See :class:`tfcollective.clock.Clock`."""
+        """See :class:`tfcollective._base.clock.Clock`."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:

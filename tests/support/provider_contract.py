@@ -44,7 +44,7 @@ class Platform:
 
     def agents(self, job):
         """The processes of its agents that run, as psutil has them."""
-        return [one for one in job.processes() if "tfcollective.agent" in words_of(one)]
+        return [one for one in job.processes() if "tfcollective._launch.agent" in words_of(one)]
 
     def ranks(self, job):
         """The processes of its ranks that run."""

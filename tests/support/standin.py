@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfcollective.communicator import CommunicatorOptions
+from tfcollective._runtime.communicator import CommunicatorOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "native" / "nccl" / "standin"

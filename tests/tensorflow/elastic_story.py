@@ -17,8 +17,8 @@ _PAUSE, _WAITS = 0.1, 2400
 
 def kill_coordinator():
     """Ends the process of this job's coordinator, which runs on this machine."""
-    from tfcollective.control.records import running_jobs
-    from tfcollective.settings import Settings
+    from tfcollective._base.settings import Settings
+    from tfcollective._control.records import running_jobs
 
     settings = Settings.load()
     jobs = running_jobs(settings.jobs_directory())

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 variable = tf.Variable([1.0, 2.0])
 

@@ -21,8 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime, task
-from tfcollective.errors import InvalidArgumentError
+from tfcollective import _runtime as runtime
+from tfcollective import task
+from tfcollective._base.errors import InvalidArgumentError
 
 DIRECTORY, STEPS, KIND, VICTIM, AT = (
     Path(sys.argv[1]),

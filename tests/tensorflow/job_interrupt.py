@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 tfc.init()
 tfc.barrier()

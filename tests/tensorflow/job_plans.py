@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 FUNCTIONS = 64  # a world has channels for 61 plans
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
 
 outer = tfc.ProcessSet([2, 0])
 tfc.init(process_sets=[outer])

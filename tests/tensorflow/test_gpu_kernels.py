@@ -21,13 +21,13 @@ tf = pytest.importorskip("tensorflow")
 
 from standin import ROOT, cuda, options
 
-from tfcollective import _native
-from tfcollective._native import tf_gpu
-from tfcollective.communicator import Average, Listener, NativeCommunicator, Sum
-from tfcollective.errors import ConfigError
-from tfcollective.settings import Settings
-from tfcollective.tensorflow import gpu_kernels
-from tfcollective.tensorflow.ops import LIBRARY_NAME
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import Settings
+from tfcollective._runtime import native_library as _native
+from tfcollective._runtime.communicator import Average, Listener, NativeCommunicator, Sum
+from tfcollective._runtime.native_library import tf_gpu
+from tfcollective.tensorflow import _gpu_kernels as gpu_kernels
+from tfcollective.tensorflow._ops import LIBRARY_NAME
 
 pytestmark = [
     pytest.mark.tensorflow,

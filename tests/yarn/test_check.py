@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 
 STEPS = ("configuration", "Java", "command yarn", "skein", "ResourceManager", "queue", "HDFS")
 PROBE = "an application with one container"
-OLD_NAME = "import sys; from tfcollective.cli import check_hadoop_main; sys.exit(check_hadoop_main())"
+OLD_NAME = "import sys; from tfcollective._cli import check_hadoop_main; sys.exit(check_hadoop_main())"
 
 
 def check(*words, **environ):

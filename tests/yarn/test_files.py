@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from tfcollective import files
-from tfcollective.auxiliary_tasks.checkpoints import fetched, find_checkpoints
-from tfcollective.processes import spawn
+from tfcollective._base.processes import spawn
+from tfcollective.auxiliary_tasks._checkpoints import fetched, find_checkpoints
 
 pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 

@@ -5,12 +5,12 @@ Importing this imports no TensorFlow.
 
 from __future__ import annotations
 
-from tfcollective.auxiliary_tasks.best import BestModel
-from tfcollective.auxiliary_tasks.checkpoints import Checkpoint, find_checkpoints
-from tfcollective.auxiliary_tasks.evaluator import Evaluation, EvaluatorOptions, EvaluatorResult, run_evaluator
-from tfcollective.auxiliary_tasks.figures import Figures
-from tfcollective.auxiliary_tasks.keras_evaluation import KerasEvaluation
-from tfcollective.auxiliary_tasks.training_flag import announced_training, training_ended
+from tfcollective.auxiliary_tasks._best import BestModel
+from tfcollective.auxiliary_tasks._checkpoints import Checkpoint, find_checkpoints
+from tfcollective.auxiliary_tasks._evaluator import Evaluation, EvaluatorOptions, EvaluatorResult, run_evaluator
+from tfcollective.auxiliary_tasks._figures import Figures
+from tfcollective.auxiliary_tasks._keras_evaluation import KerasEvaluation
+from tfcollective.auxiliary_tasks._training_flag import announced_training, training_ended
 
 __all__ = [
     "BestModel",

@@ -16,15 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Protocol
 
-from tfcollective.auxiliary_tasks import training_flag
-from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline
-from tfcollective.errors import ConfigError, LaunchError
+from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline
+from tfcollective._base.errors import ConfigError, LaunchError
+from tfcollective._base.log import get_logger
+from tfcollective._base.processes import end_process, spawn
+from tfcollective._base.settings import Settings, environ_snapshot
+from tfcollective._base.task_specs import TENSORBOARD_LINGER_S
+from tfcollective._base.timing import TIMING
+from tfcollective.auxiliary_tasks import _training_flag as training_flag
 from tfcollective.files import Place, append_tail, find_files, is_url
-from tfcollective.log import get_logger
-from tfcollective.processes import end_process, spawn
-from tfcollective.settings import Settings, environ_snapshot
-from tfcollective.task_specs import TENSORBOARD_LINGER_S
-from tfcollective.timing import TIMING
 
 __all__ = ["EventFollower", "TensorBoardOptions", "TensorBoardProcess", "run_tensorboard"]
 

@@ -9,8 +9,8 @@ names are those of Horovod.
 ``keras.elastic``, and ``fit`` is in ``keras.elastic_fit``. Which ranks come and go is decided by ``control.rounds``.
 """
 
-from tfcollective.elastic.loop import HorovodInternalError, run
-from tfcollective.elastic.sampler import ElasticSampler
-from tfcollective.elastic.state import HostsUpdatedInterrupt, ObjectState, State
+from tfcollective.elastic._loop import HorovodInternalError, run
+from tfcollective.elastic._sampler import ElasticSampler
+from tfcollective.elastic._state import HostsUpdatedInterrupt, ObjectState, State
 
 __all__ = ["ElasticSampler", "HorovodInternalError", "HostsUpdatedInterrupt", "ObjectState", "State", "run"]

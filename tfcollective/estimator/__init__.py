@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfcollective.estimator.evaluation import run_estimator_evaluator
-from tfcollective.estimator.training import Experiment, TrainingResult, train_and_evaluate
+from tfcollective.estimator._evaluation import run_estimator_evaluator
+from tfcollective.estimator._training import Experiment, TrainingResult, train_and_evaluate
 
 __all__ = ["Experiment", "TrainingResult", "run_estimator_evaluator", "train_and_evaluate"]

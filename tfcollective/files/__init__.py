@@ -6,8 +6,8 @@ is whole is moved to its place, and what is asked for is fetched. Importing this
 
 from __future__ import annotations
 
-from tfcollective.files.facts import FileFacts
-from tfcollective.files.places import (
+from tfcollective.files._facts import FileFacts
+from tfcollective.files._places import (
     Place,
     as_place,
     delete,
@@ -19,8 +19,8 @@ from tfcollective.files.places import (
     local_path,
     written_whole,
 )
-from tfcollective.files.remote import append_tail, find_files
-from tfcollective.files.workspace import Workspace
+from tfcollective.files._remote import append_tail, find_files
+from tfcollective.files._workspace import Workspace
 
 __all__ = [
     "FileFacts",

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from tfcollective.keras import adapter, callbacks, elastic
+from tfcollective.keras import _adapter as adapter
+from tfcollective.keras import callbacks, elastic
+from tfcollective.keras._experiment import KerasExperiment
+from tfcollective.keras._functions import allgather, allreduce, broadcast, reducescatter
+from tfcollective.keras._global_mean import GlobalMeanLoss
+from tfcollective.keras._model_io import load_model
+from tfcollective.keras._normalization import SyncBatchNormalization
+from tfcollective.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from tfcollective.keras.callbacks import (
     BackupAndRestore,
     BestModelCheckpoint,
@@ -17,15 +24,9 @@ from tfcollective.keras.callbacks import (
     LearningRateWarmupCallback,
     MetricAverageCallback,
 )
-from tfcollective.keras.experiment import KerasExperiment
-from tfcollective.keras.functions import allgather, allreduce, broadcast, reducescatter
-from tfcollective.keras.global_mean import GlobalMeanLoss
-from tfcollective.keras.model_io import load_model
-from tfcollective.keras.normalization import SyncBatchNormalization
-from tfcollective.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
-from tfcollective.tensorflow.common import *  # noqa: F403
-from tfcollective.tensorflow.common import __all__ as __all__  # type: ignore[attr-defined]
-from tfcollective.tensorflow.variables import broadcast_global_variables
+from tfcollective.tensorflow._common import *  # noqa: F403
+from tfcollective.tensorflow._common import __all__ as __all__  # type: ignore[attr-defined]
+from tfcollective.tensorflow._variables import broadcast_global_variables
 
 __all__ += (
     "BackupAndRestore",

@@ -6,12 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective import runtime
-from tfcollective.errors import InvalidArgumentError
-from tfcollective.keras.backup import BackupAndRestore
-from tfcollective.keras.elastic_fit import Elastic
-from tfcollective.keras.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
-from tfcollective.keras.synchronisation import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import InvalidArgumentError
+from tfcollective.keras._backup import BackupAndRestore
+from tfcollective.keras._elastic_fit import Elastic
+from tfcollective.keras._learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback, MetricAverageCallback
 
 __all__ = [
     "BackupAndRestore",

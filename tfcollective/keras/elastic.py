@@ -7,18 +7,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective.elastic import HorovodInternalError, HostsUpdatedInterrupt, State, run
-from tfcollective.errors import InvalidArgumentError
-from tfcollective.keras.optimizers import optimizers_of
-from tfcollective.keras.variables import (
+from tfcollective.keras._optimizers import optimizers_of
+from tfcollective.keras._variables import (
     assigned_weights,
     build_optimizer,
     distinct,
     optimizer_variables,
     optimizers_variables,
 )
+from tfcollective.tensorflow._gradients import variable_key
 from tfcollective.tensorflow.elastic import TensorFlowState
-from tfcollective.tensorflow.gradients import variable_key
 
 __all__ = [
     "CommitStateCallback",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfcollective.tensorflow import elastic
-from tfcollective.tensorflow import registered_gradients as _registered_gradients  # noqa: F401  # registers
-from tfcollective.tensorflow.common import *  # noqa: F403
-from tfcollective.tensorflow.common import __all__ as __all__  # type: ignore[attr-defined]
-from tfcollective.tensorflow.functions import allreduce, broadcast, join
-from tfcollective.tensorflow.helpers import (
+from tfcollective.tensorflow import (
+    _registered_gradients,  # noqa: F401  # registers
+    elastic,
+)
+from tfcollective.tensorflow._common import *  # noqa: F403
+from tfcollective.tensorflow._common import __all__ as __all__  # type: ignore[attr-defined]
+from tfcollective.tensorflow._functions import allreduce, broadcast, join
+from tfcollective.tensorflow._helpers import (
     check_num_rank_power_of_2,
     gpu_available,
     handle_average_backwards_compatibility,
@@ -24,10 +26,10 @@ from tfcollective.tensorflow.helpers import (
     rank_op,
     size_op,
 )
-from tfcollective.tensorflow.optimizer import DistributedOptimizer
-from tfcollective.tensorflow.rows import allgather, grouped_reducescatter, reducescatter
-from tfcollective.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
-from tfcollective.tensorflow.variables import BroadcastGlobalVariablesHook, broadcast_, broadcast_global_variables
+from tfcollective.tensorflow._optimizer import DistributedOptimizer
+from tfcollective.tensorflow._rows import allgather, grouped_reducescatter, reducescatter
+from tfcollective.tensorflow._tape import DistributedGradientTape, PartialDistributedGradientTape
+from tfcollective.tensorflow._variables import BroadcastGlobalVariablesHook, broadcast_, broadcast_global_variables
 
 __all__ += (
     "BroadcastGlobalVariablesHook",
@@ -59,6 +61,6 @@ __all__ += (
 def __getattr__(name: str) -> Any:
     if name != "SyncBatchNormalization":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfcollective.keras.normalization import SyncBatchNormalization  # of the room above: see docs/adr/0006
+    from tfcollective.keras._normalization import SyncBatchNormalization  # of the room above: see docs/adr/0006
 
     return SyncBatchNormalization

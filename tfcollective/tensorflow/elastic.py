@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective import runtime
-from tfcollective.communicator import Min
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
+from tfcollective._runtime.communicator import Min
 from tfcollective.elastic import (
     ElasticSampler,
     HorovodInternalError,
@@ -19,8 +20,7 @@ from tfcollective.elastic import (
     State,
     run,
 )
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.tensorflow.variables import broadcast_variables, tensorflow_variable
+from tfcollective.tensorflow._variables import broadcast_variables, tensorflow_variable
 
 __all__ = [
     "ElasticSampler",

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MACHINES = ("x86_64", "aarch64")
 MAX_BYTES = 3 * 1000 * 1000
 MAX_GLIBC = (2, 28)
-NATIVE = "tfcollective/_native/"
+NATIVE = "tfcollective/_runtime/native_library/"
 TENSORFLOW = "libtensorflow_framework.so.2"  # the process has loaded it
 BIN = Path(sys.executable).parent
 # Run by the Python of one environment, with that of another: it finds the other's packages, too.
@@ -82,7 +82,7 @@ def versions(release: Release) -> Iterator[str]:
     for name, before in others.items():
         found = _version_in(ROOT / name, before)
         if found != release.version:
-            yield f"{name} has version {found}, tfcollective/_version.py {release.version}"
+            yield f"{name} has version {found}, tfcollective/_base/version.py {release.version}"
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     if f"## [{release.version}]" not in changes and not release.unreleased:
         yield f"CHANGELOG.md has no section '## [{release.version}]'"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tfcollective.communicator import Communicator, Sum
-from tfcollective.errors import UnsupportedError
+from tfcollective._base.errors import UnsupportedError
+from tfcollective._runtime.communicator import Communicator, Sum
 
 __all__ = ["TYPES", "CupyDevice", "Device", "DeviceRow", "device_table", "measure_device", "overheads"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tfcollective import runtime
-from tfcollective.communicator import Communicator, CommunicatorOptions, NativeCommunicator
-from tfcollective.settings import Settings
+from tfcollective import _runtime as runtime
+from tfcollective._base.settings import Settings
+from tfcollective._runtime.communicator import Communicator, CommunicatorOptions, NativeCommunicator
 
 __all__ = ["device_world"]
 

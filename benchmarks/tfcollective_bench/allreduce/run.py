@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfcollective.codec import to_document
+from tfcollective._base.codec import to_document
 from tfcollective_bench import experiment
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.points import make_points

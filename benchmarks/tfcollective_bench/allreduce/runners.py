@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.points import Point
 from tfcollective_bench.baselines import Baselines

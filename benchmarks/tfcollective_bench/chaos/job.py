@@ -18,8 +18,8 @@ from types import TracebackType
 
 import psutil
 
-from tfcollective.control.records import running_jobs
-from tfcollective.settings import environ_snapshot, variable
+from tfcollective._base.settings import environ_snapshot, variable
+from tfcollective._control.records import running_jobs
 from tfcollective_bench.chaos.progress import Progress
 from tfcollective_bench.chaos.rank import STOP_FILE, Order, pipe_of
 from tfcollective_bench.interrupts import interrupts_deferred

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.options import check_above_zero
 
 __all__ = ["FRAMEWORKS", "LEAST_RANKS", "ChaosOptions"]

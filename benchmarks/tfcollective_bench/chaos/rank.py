@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 
 import tfcollective as tfc
-from tfcollective import elastic, runtime
-from tfcollective.settings import Settings
+from tfcollective import _runtime as runtime
+from tfcollective import elastic
+from tfcollective._base.settings import Settings
 from tfcollective_bench.chaos import model
 from tfcollective_bench.journal import DIES, ENDS, READY, STARTS, STEP, Journal
 

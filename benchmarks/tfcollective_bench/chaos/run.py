@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 import numpy as np
 
-from tfcollective.codec import to_document
+from tfcollective._base.codec import to_document
 from tfcollective_bench.chaos import model
 from tfcollective_bench.chaos.faults import schedule
 from tfcollective_bench.chaos.job import Usage, WatchedJob, WentWrong

@@ -12,9 +12,9 @@ from statistics import median
 
 import psutil
 
-from tfcollective.control.watched import RestartLimit
-from tfcollective.machine.cores import available_cores
-from tfcollective.timing import TIMING
+from tfcollective._base.machine.cores import available_cores
+from tfcollective._base.timing import TIMING
+from tfcollective._control.serve.watched import RestartLimit
 from tfcollective_bench.chaos.faults import Fault, FaultKind
 from tfcollective_bench.chaos.job import WatchedJob
 from tfcollective_bench.chaos.progress import Strike

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from tfcollective.cli.groups import GroupedCommand, group, option
-from tfcollective.codec import encode, to_document
-from tfcollective.errors import ConfigError
+from tfcollective._base.codec import encode, to_document
+from tfcollective._base.errors import ConfigError
+from tfcollective._cli.groups import GroupedCommand, group, option
 from tfcollective_bench.cli.common import (
     QUICK_ROUNDS,
     as_typed,

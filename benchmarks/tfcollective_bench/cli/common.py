@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective.cli.groups import GroupedOption, option
-from tfcollective.codec import encode
-from tfcollective.errors import ConfigError
-from tfcollective.processes import not_ignored
+from tfcollective._base.codec import encode
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.processes import not_ignored
+from tfcollective._cli.groups import GroupedOption, option
 
 if TYPE_CHECKING:
     from tfcollective_bench.model import Report

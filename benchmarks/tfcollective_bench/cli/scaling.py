@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tfcollective.cli.groups import GroupedCommand, group, option
+from tfcollective._cli.groups import GroupedCommand, group, option
 from tfcollective_bench.cli.common import (
     as_typed,
     baselines_option,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tfcollective.cli.groups import option
+from tfcollective._cli.groups import option
 from tfcollective_bench.cli.common import (
     as_typed,
     deadline_option,

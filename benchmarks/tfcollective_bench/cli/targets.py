@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tfcollective.cli.groups import option
+from tfcollective._cli.groups import option
 from tfcollective_bench.cli.common import as_typed, baselines_option, interruptible, names, out_option, prepare, say
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def targets(
 
 def _measure_targets(quick: bool, only: str | None, baselines: str | None, out: str | None) -> Report:
     """Runs the parts; with `out`, the samples so far are written after every part."""
-    from tfcollective.clock import Deadline
+    from tfcollective._base.clock import Deadline
     from tfcollective_bench.progress import show_progress
     from tfcollective_bench.report import write_json
     from tfcollective_bench.suite import QUICK_S, Circumstances, parts_named, run_suite

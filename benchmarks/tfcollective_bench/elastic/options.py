@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.options import check_above_zero
 
 __all__ = ["ElasticOptions"]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfcollective.codec import to_document
-from tfcollective.machine.network import interface_addresses
+from tfcollective._base.codec import to_document
+from tfcollective._base.machine.network import interface_addresses
 from tfcollective_bench.baselines import find_baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.runners import RUNNERS, chosen, hint_for, variant_of

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.rank import HOROVOD, OURS, RESTART, TRACED

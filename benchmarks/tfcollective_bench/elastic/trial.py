@@ -24,8 +24,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import LaunchError
+from tfcollective._base.clock import Deadline
+from tfcollective._base.errors import LaunchError
 from tfcollective_bench.elastic.rank import STOP_FILE
 from tfcollective_bench.journal import READY, STEP, JournalReader, Line
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from tfcollective.errors import UnsupportedError
+from tfcollective._base.errors import UnsupportedError
 from tfcollective_bench.units import bytes_text
 
 __all__ = ["Bars", "Plot", "Series", "colour_of", "draw_bars", "draw_lines", "new_figure", "plots_available"]

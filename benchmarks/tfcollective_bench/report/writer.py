@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfcollective.codec import decode, to_document
-from tfcollective.errors import ConfigError
+from tfcollective._base.codec import decode, to_document
+from tfcollective._base.errors import ConfigError
 from tfcollective.files import written_whole
 from tfcollective_bench.model import Report
 from tfcollective_bench.report.page import Section, render_page

@@ -10,11 +10,11 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.errors import ResourceExhaustedError
-from tfcollective.tasks import workers
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ResourceExhaustedError
+from tfcollective._base.tasks import workers
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions
 
 __all__ = ["coordinator_of"]
 

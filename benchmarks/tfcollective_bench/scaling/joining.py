@@ -20,11 +20,11 @@ from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any, TypeAlias
 
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.errors import InternalError, LaunchError
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint, World
+from tfcollective._base.errors import InternalError, LaunchError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint, World
+from tfcollective._control.client.client import CoordinatorClient
 from tfcollective_bench.scaling.coordinator import coordinator_of
 
 __all__ = ["join_together", "main"]

@@ -20,10 +20,16 @@ from typing import Any
 
 import psutil
 
-from tfcollective.agent.protocol import NodeFacts
-from tfcollective.codec import decode, encode, to_document
-from tfcollective.control.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective.control.messages import (
+from tfcollective._base.codec import decode, encode, to_document
+from tfcollective._base.errors import InternalError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.timing import TIMING
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.state.output_log import OutputPage, OutputPiece
+from tfcollective._control.state.rounds import JoinRequest
+from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
+from tfcollective._control.wire.messages import (
     Alive,
     Beat,
     Enroll,
@@ -37,14 +43,8 @@ from tfcollective.control.messages import (
     Started,
     path_of,
 )
-from tfcollective.control.output_log import OutputPage, OutputPiece
-from tfcollective.control.protocol import HELLO_PATH, end_key, node_name, orders_key
-from tfcollective.control.rounds import JoinRequest
-from tfcollective.errors import InternalError
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey
-from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint
+from tfcollective._control.wire.protocol import HELLO_PATH, end_key, node_name, orders_key
+from tfcollective._launch.agent.protocol import NodeFacts
 from tfcollective_bench.scaling.coordinator import coordinator_of
 from tfcollective_bench.statistics import percentile
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tfcollective.codec import to_document
+from tfcollective._base.codec import to_document
 from tfcollective_bench import experiment
 from tfcollective_bench.baselines import Baselines, find_baselines
 from tfcollective_bench.experiment import run, statuses

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.interleave import Variant
 from tfcollective_bench.ranks import EXTERNAL_VARIABLES, horovod_command, our_command, thread_variables, working_folder

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from tfcollective._native.abi import StepKind
-from tfcollective.errors import InternalError
+from tfcollective._base.errors import InternalError
+from tfcollective._runtime.native_library.abi import StepKind
 from tfcollective_bench.simulate.network import Network
 from tfcollective_bench.simulate.steps import Step
 

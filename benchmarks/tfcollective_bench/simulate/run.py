@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from tfcollective.codec import to_document
-from tfcollective.errors import LaunchError, UnsupportedError
+from tfcollective._base.codec import to_document
+from tfcollective._base.errors import LaunchError, UnsupportedError
 from tfcollective_bench.allreduce.options import AllreduceOptions
 from tfcollective_bench.allreduce.run import run_allreduce
 from tfcollective_bench.hardware import probe_hardware, probe_versions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tfcollective._native import abi, load
+from tfcollective._runtime.native_library import abi, load
 
 __all__ = ["Step", "allreduce_steps"]
 

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tfcollective.clock import Deadline
-from tfcollective.codec import decode, encode_line
-from tfcollective.exit_codes import signal_name
-from tfcollective.processes import end_descendants, signal_group, spawn
-from tfcollective.settings import environ_snapshot
+from tfcollective._base.clock import Deadline
+from tfcollective._base.codec import decode, encode_line
+from tfcollective._base.exit_codes import signal_name
+from tfcollective._base.processes import end_descendants, signal_group, spawn
+from tfcollective._base.settings import environ_snapshot
 from tfcollective_bench.interleave import last_word
 from tfcollective_bench.ranks import clean
 from tfcollective_bench.training.counters import Meter, Reading, watched_interfaces

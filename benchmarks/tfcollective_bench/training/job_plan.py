@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tfcollective.codec import encode
-from tfcollective.machine.cores import THREAD_VARIABLES
-from tfcollective.settings import variable
+from tfcollective._base.codec import encode
+from tfcollective._base.machine.cores import THREAD_VARIABLES
+from tfcollective._base.settings import variable
 from tfcollective_bench.training.models import MODELS
 from tfcollective_bench.training.task import TrainingTask
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 
 __all__ = ["MODELS", "Layer", "ModelSpec", "select_models"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tfcollective.codec import from_document
+from tfcollective._base.codec import from_document
 from tfcollective_bench.model import Report
 from tfcollective_bench.report import Plot, Section, Table, plots_available
 from tfcollective_bench.report.plots import finish_figure, new_figure

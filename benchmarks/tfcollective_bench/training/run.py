@@ -12,8 +12,8 @@ from typing import Any
 
 import tfcollective
 import tfcollective_bench
-from tfcollective.codec import encode, to_document
-from tfcollective.settings import environ_snapshot
+from tfcollective._base.codec import encode, to_document
+from tfcollective._base.settings import environ_snapshot
 from tfcollective_bench import experiment
 from tfcollective_bench.experiment import run, statuses
 from tfcollective_bench.hardware import probe_hardware, probe_versions

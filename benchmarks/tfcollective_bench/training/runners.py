@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.training.job_plan import Case
 from tfcollective_bench.training.options import TrainingOptions
 

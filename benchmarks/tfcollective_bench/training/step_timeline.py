@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tfcollective.timeline import WAIT
+from tfcollective._base.timeline import WAIT
 
 __all__ = ["RankSteps", "StepTimeline", "read_trace"]
 

@@ -1,7 +1,7 @@
 """The task of a training process, and its result; both travel as JSON.
 
 A training process reads and writes them with the standard library alone: its environment may have TensorFlow and little
-else. The process that starts it uses :mod:`tfcollective.codec`.
+else. The process that starts it uses :mod:`tfcollective._base.codec`.
 """
 
 from __future__ import annotations

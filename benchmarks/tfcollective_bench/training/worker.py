@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfcollective.settings import Settings
+from tfcollective._base.settings import Settings
 from tfcollective_bench.training.models import MODELS, ModelSpec
 from tfcollective_bench.training.strategies import STRATEGIES, Strategy
 from tfcollective_bench.training.task import Epoch, ProcessResult, TrainingTask, mark_line

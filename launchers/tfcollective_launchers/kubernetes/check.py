@@ -7,9 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import Finding
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective.launcher import ConfigError, Finding, JobSpec
 from tfcollective_launchers.kubernetes.cluster import Cluster, import_client
 from tfcollective_launchers.kubernetes.objects import described, files_of, launcher_job, owned_objects
 from tfcollective_launchers.kubernetes.options import KubernetesOptions

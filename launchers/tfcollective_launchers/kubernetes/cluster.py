@@ -11,10 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfcollective.clock import on_thread, poll
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING, Timing
+from tfcollective.launcher import TIMING, ConfigError, LaunchError, Timing, environ_snapshot, on_thread, poll
 from tfcollective_launchers.kubernetes.kinds.common import Object
 from tfcollective_launchers.kubernetes.options import KubernetesOptions
 

@@ -11,28 +11,36 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock, poll
-from tfcollective.errors import ConfigError, LaunchError, RendezvousError, UnsupportedError
-from tfcollective.job_keys import new_key
-from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.submitter_side import HostedClient, ask_status
-from tfcollective.launch.launcher import (
+from tfcollective.launcher import (
+    SYSTEM_CLOCK,
+    TIMING,
     Capabilities,
     CheckedLauncher,
+    Clock,
+    ConfigError,
     Finding,
+    HostedClient,
+    HostedJob,
+    HostedOutcome,
     JobDescription,
     JobManager,
     JobOutcome,
+    JobSpec,
     Launcher,
+    LaunchError,
     ManifestLauncher,
+    Plan,
+    RendezvousError,
+    UnsupportedError,
+    ask_status,
+    environ_snapshot,
+    forward_signals,
+    get_logger,
+    new_job_id,
+    new_key,
+    poll,
+    say,
 )
-from tfcollective.launch.plan.planner import Plan
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.job import new_job_id
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.log import get_logger, say
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
 from tfcollective_launchers.kubernetes.check import findings
 from tfcollective_launchers.kubernetes.cluster import Cluster, ClusterError
 from tfcollective_launchers.kubernetes.kinds import BUILDERS, Wanted

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tfcollective.errors import ConfigError
+from tfcollective.launcher import ConfigError
 from tfcollective_launchers.kubernetes.kinds import BUILDERS, Wanted
 
 _WIDTH = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from tfcollective.errors import ConfigError
+from tfcollective.launcher import ConfigError
 
 KEY_DIRECTORY = "/var/run/tfcollective"  # in every pod, with the job key
 CALL_FILE, JOB_FILE, KEY_FILE = "call", "job", "key"  # in it, and in the job's Secret

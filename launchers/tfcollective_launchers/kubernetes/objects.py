@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import Host, Share
-from tfcollective.launch.plan.planner import Plan, plan_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, Host, JobSpec, Plan, Share, plan_hosts
 from tfcollective_launchers.kubernetes.kinds.common import (
     AGENTS,
     LAUNCHER,

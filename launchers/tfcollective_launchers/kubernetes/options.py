@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.platform_options import check_timeout, platform_options
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, check_timeout, platform_options
 from tfcollective_launchers.kubernetes import names
 
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?|[eE][0-9]+)?")

@@ -13,18 +13,30 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tfcollective import log
-from tfcollective.clock import poll
-from tfcollective.errors import ConfigError, LaunchError, TfCollectiveError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.messages import HostedJob
-from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_container, serve_job
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.provider import NodeFacts, NodeSettings, wait_for_key
-from tfcollective.launch.providers.join import dealt_assignment, elastic_assignment, numbered_name
-from tfcollective.machine.network import choose_address, interface_addresses
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    ConfigError,
+    ContainerProvider,
+    ExitCode,
+    HostedJob,
+    LaunchError,
+    NodeFacts,
+    NodeSettings,
+    TfCollectiveError,
+    choose_address,
+    dealt_assignment,
+    elastic_assignment,
+    environ_snapshot,
+    exit_code,
+    interface_addresses,
+    log,
+    numbered_name,
+    poll,
+    render,
+    serve_container,
+    serve_job,
+    wait_for_key,
+)
 from tfcollective_launchers.kubernetes.kinds.common import PORT
 from tfcollective_launchers.kubernetes.names import CALL_FILE, JOB_FILE, KEY_DIRECTORY, KEY_FILE, POD_IP, POD_UID
 from tfcollective_launchers.kubernetes.relay import Relay

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
-from tfcollective.errors import LaunchError
-from tfcollective.guarded_listener import BACKLOG, GuardedListener
-from tfcollective.log import get_logger
+from tfcollective.launcher import BACKLOG, GuardedListener, LaunchError, get_logger
 
 _LOG = get_logger(__name__)
 _CHUNK = 1 << 16

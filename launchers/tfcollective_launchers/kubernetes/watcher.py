@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import DEBUG, WARNING
 
-from tfcollective.log import get_logger, say
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, get_logger, say
 from tfcollective_launchers.kubernetes.cluster import Cluster, ClusterError, version_is_too_old
 from tfcollective_launchers.kubernetes.kinds.common import Object
 

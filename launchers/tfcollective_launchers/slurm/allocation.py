@@ -6,9 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError
-from tfcollective.host_names import expand_hosts
-from tfcollective.launch.plan.hosts import Host
+from tfcollective.launcher import ConfigError, Host, expand_hosts
 
 _JOB, _NODES, _TASKS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"
 _RESTARTS = "SLURM_RESTART_COUNT"

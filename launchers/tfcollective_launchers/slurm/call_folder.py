@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfcollective.codec import decode, encode
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.private_directory import write_private
+from tfcollective.launcher import JobOutcome, JobSpec, decode, encode, write_private
 
 _JOB, _OUTCOME = "job.json", "outcome.json"
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import Finding
-from tfcollective.settings import environ_snapshot
+from tfcollective.launcher import ConfigError, Finding, environ_snapshot
 from tfcollective_launchers.slurm import control
 from tfcollective_launchers.slurm.allocation import Allocation
 

@@ -7,10 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.host_names import expand_hosts
-from tfcollective.processes import answer_of
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, LaunchError, answer_of, expand_hosts
 
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:&]*)=(.*?)(?=\s+[A-Z][A-Za-z/:&]*=|\s*$)")
 _SUBMITTED = re.compile(r"^([0-9]+)(?:;\S*)?\s*\Z", re.MULTILINE)

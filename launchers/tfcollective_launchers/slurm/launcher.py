@@ -15,27 +15,35 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tfcollective.errors import ConfigError, LaunchError, UnsupportedError
-from tfcollective.launch.gather import all_enrolled
-from tfcollective.launch.launcher import (
+from tfcollective.launcher import (
     Capabilities,
     CheckedLauncher,
+    ConfigError,
     Finding,
+    Host,
+    Job,
     JobDescription,
     JobManager,
     JobOutcome,
+    JobSpec,
     Launcher,
+    LaunchError,
+    Plan,
+    UnsupportedError,
+    all_enrolled,
+    client_of,
+    environ_snapshot,
+    forward_signals,
+    new_job_id,
+    own_address,
+    plan_hosts,
+    program_of,
+    route_address,
+    run_job_on,
+    say,
+    share_out,
+    without_outer_job,
 )
-from tfcollective.launch.plan.hosts import Host, share_out
-from tfcollective.launch.plan.planner import Plan, plan_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.run import client_of, run_job_on
-from tfcollective.launch.running.job import Job, new_job_id
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.log import say
-from tfcollective.machine.network import own_address, route_address
-from tfcollective.processes import program_of
-from tfcollective.settings import environ_snapshot, without_outer_job
 from tfcollective_launchers.slurm import control
 from tfcollective_launchers.slurm.allocation import Allocation, environment_of_srun
 from tfcollective_launchers.slurm.call_folder import left, stage

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.platform_options import check_timeout, platform_options
+from tfcollective.launcher import ConfigError, check_timeout, platform_options
 
 _TEXTS = ("partition", "account", "qos", "time", "gres", "mem", "constraint", "output", "folder")
 _COUNTS = ("nodes", "ntasks_per_node", "cpus_per_task", "gpus_per_node")

@@ -6,15 +6,21 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.errors import LaunchError
-from tfcollective.exit_codes import SIGNAL_BASE
-from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
-from tfcollective.launch.providers.commands import AGENT, CommandProvider
-from tfcollective.log import get_logger
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    AGENT,
+    SIGNAL_BASE,
+    SYSTEM_CLOCK,
+    TIMING,
+    Clock,
+    CommandProvider,
+    Host,
+    HostDiscovery,
+    LaunchError,
+    NodeFacts,
+    NodeSettings,
+    Went,
+    get_logger,
+)
 from tfcollective_launchers.slurm.control import JobState, NodeState, SlurmError, job_state, node_states
 from tfcollective_launchers.slurm.options import SlurmOptions
 

@@ -9,10 +9,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
-from tfcollective.launch.plan.spec import JobSpec, from_settings
-from tfcollective.settings import Settings
-from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec
-from tfcollective.timing import TIMING
+from tfcollective.launcher import DEFAULT_MEMORY, DEFAULT_VCORES, TIMING, JobSpec, Settings, TaskSpec, from_settings
 from tfcollective_launchers.slurm.options import SlurmOptions
 
 _NOTICE_S = 60  # at least

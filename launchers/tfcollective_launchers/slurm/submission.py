@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.errors import LaunchError
-from tfcollective.launch.launcher import JobOutcome, StartFailure
-from tfcollective.log import get_logger, say
-from tfcollective.timing import TIMING
+from tfcollective.launcher import SYSTEM_CLOCK, TIMING, Clock, JobOutcome, LaunchError, StartFailure, get_logger, say
 from tfcollective_launchers.slurm import control
 from tfcollective_launchers.slurm.control import JobState, SlurmError, UnknownJobError
 

@@ -6,13 +6,17 @@ import signal
 import sys
 from pathlib import Path
 
-from tfcollective import log
-from tfcollective.errors import ConfigError, TfCollectiveError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.processes import PASSED_ON
+from tfcollective.launcher import (
+    PASSED_ON,
+    ConfigError,
+    ExitCode,
+    JobOutcome,
+    TfCollectiveError,
+    exit_code,
+    log,
+    render,
+    run_job,
+)
 from tfcollective_launchers.slurm.call_folder import leave, staged
 from tfcollective_launchers.slurm.launcher import SlurmLauncher
 

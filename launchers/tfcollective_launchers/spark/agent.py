@@ -11,13 +11,16 @@ import signal
 import sys
 import threading
 
-from tfcollective.codec import decode
-from tfcollective.errors import ConfigError, TfCollectiveError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.platform_side import serve_container
-from tfcollective.launch.provider import NodeSettings
-from tfcollective.launch.system.signals import heed
-from tfcollective.log import say
+from tfcollective.launcher import (
+    ConfigError,
+    ExitCode,
+    NodeSettings,
+    TfCollectiveError,
+    decode,
+    heed,
+    say,
+    serve_container,
+)
 
 
 def main() -> int:

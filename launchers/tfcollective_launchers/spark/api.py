@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.api import function_job, results_of, results_wanted
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    ConfigError,
+    JobOutcome,
+    JobSpec,
+    UnsupportedError,
+    environ_snapshot,
+    function_job,
+    results_of,
+    results_wanted,
+    run_job,
+)
 from tfcollective_launchers.spark.context import active_context
 from tfcollective_launchers.spark.launcher import SparkLauncher
 from tfcollective_launchers.spark.options import SparkOptions

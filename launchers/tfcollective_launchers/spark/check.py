@@ -8,9 +8,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import Finding
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, Finding, LaunchError
 from tfcollective_launchers.spark.context import check_java, import_pyspark, wanted_conf
 from tfcollective_launchers.spark.options import SparkOptions
 

@@ -12,10 +12,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from tfcollective.errors import ConfigError, LaunchError, UnsupportedError
-from tfcollective.log import get_logger
-from tfcollective.processes import end_process
-from tfcollective.settings import environ_snapshot
+from tfcollective.launcher import ConfigError, LaunchError, UnsupportedError, end_process, environ_snapshot, get_logger
 from tfcollective_launchers.spark.options import SparkOptions
 
 _LOG = get_logger(__name__)

@@ -7,18 +7,31 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.gather import all_enrolled
-from tfcollective.launch.hosted.output_relay import OutputFollower
-from tfcollective.launch.launcher import Capabilities, CheckedLauncher, Finding, JobOutcome, Launcher
-from tfcollective.launch.plan.hosts import Host, share_out
-from tfcollective.launch.plan.planner import Plan, plan_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeFacts
-from tfcollective.launch.run import Assignment, Enrolment, client_of, run_job_on
-from tfcollective.launch.running.job import Job
-from tfcollective.machine.network import is_own_host, own_address
-from tfcollective.settings import environ_snapshot
+from tfcollective.launcher import (
+    Assignment,
+    Capabilities,
+    CheckedLauncher,
+    ConfigError,
+    Enrolment,
+    Finding,
+    Host,
+    Job,
+    JobOutcome,
+    JobSpec,
+    Launcher,
+    NodeFacts,
+    OutputFollower,
+    Plan,
+    UnsupportedError,
+    all_enrolled,
+    client_of,
+    environ_snapshot,
+    is_own_host,
+    own_address,
+    plan_hosts,
+    run_job_on,
+    share_out,
+)
 from tfcollective_launchers.spark.check import findings
 from tfcollective_launchers.spark.context import OwnContext, active_context, check_context, driver_address, make_context
 from tfcollective_launchers.spark.options import SparkOptions

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.platform_options import check_timeout, platform_options
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, check_timeout, platform_options
 
 
 @dataclass(frozen=True)

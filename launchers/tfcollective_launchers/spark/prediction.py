@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfcollective.errors import ConfigError
-from tfcollective.row_arrays import arrays_of, columns, import_pyarrow
+from tfcollective.launcher import ConfigError, arrays_of, columns, import_pyarrow
 
 __all__ = ["predict"]
 

@@ -7,12 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcollective.clock import Deadline, poll
-from tfcollective.codec import encode_line
-from tfcollective.launch.hosted.output_relay import OutputFollower
-from tfcollective.launch.provider import NodeFacts, NodeProvider, NodeSettings, Went
-from tfcollective.log import get_logger
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    Deadline,
+    NodeFacts,
+    NodeProvider,
+    NodeSettings,
+    OutputFollower,
+    Went,
+    encode_line,
+    get_logger,
+    poll,
+)
 from tfcollective_launchers.spark.context import cancel, slots_of
 from tfcollective_launchers.spark.reasons import lost_partition, reason_of
 from tfcollective_launchers.spark.task import Part, hold_agent

@@ -9,12 +9,18 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from tfcollective.codec import decode
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.provider import NodeSettings
-from tfcollective.row_arrays import check_schema, columns, import_pyarrow, not_an_array
-from tfcollective.row_stream import RowWriter
-from tfcollective.settings import variable
+from tfcollective.launcher import (
+    ConfigError,
+    NodeSettings,
+    RowWriter,
+    UnsupportedError,
+    check_schema,
+    columns,
+    decode,
+    import_pyarrow,
+    not_an_array,
+    variable,
+)
 from tfcollective_launchers.spark.task import Feed, Part, run_agent, task_environment
 
 __all__ = ["Source", "feed"]

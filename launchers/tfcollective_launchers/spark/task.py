@@ -20,12 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from tfcollective.exit_codes import SIGNAL_BASE, signal_name
-from tfcollective.machine.cores import THREAD_VARIABLES, thread_variables
-from tfcollective.machine.gpus import VISIBLE, visible_gpus
-from tfcollective.processes import end_process
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    SIGNAL_BASE,
+    THREAD_VARIABLES,
+    TIMING,
+    VISIBLE,
+    end_process,
+    environ_snapshot,
+    signal_name,
+    thread_variables,
+    visible_gpus,
+)
 from tfcollective_launchers.spark.reasons import AGENT_ENDED
 
 AGENT_MODULE = "tfcollective_launchers.spark.agent"

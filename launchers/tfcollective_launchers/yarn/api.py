@@ -12,15 +12,22 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.api import function_job, results_of, results_wanted
-from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import JobOutcome, Launcher, find_launcher
-from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.log import say
-from tfcollective.task_specs import single_server_topology
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    ConfigError,
+    HostedOutcome,
+    JobOutcome,
+    JobSpec,
+    Launcher,
+    UnsupportedError,
+    find_launcher,
+    function_job,
+    results_of,
+    results_wanted,
+    run_job,
+    say,
+    single_server_topology,
+)
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
 __all__ = ["Metrics", "run_on_yarn"]

@@ -10,14 +10,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import Host, Share
-from tfcollective.launch.plan.planner import Plan, WorkerPlan, plan_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.machine.cores import thread_variables
-from tfcollective.settings import variable
-from tfcollective.task_specs import DEFAULT_MEMORY, DEFAULT_VCORES, TaskSpec
-from tfcollective.tasks import SIDE_TYPES, TRAINER_TYPES, WORKER, TaskKey
+from tfcollective.launcher import (
+    DEFAULT_MEMORY,
+    DEFAULT_VCORES,
+    SIDE_TYPES,
+    TRAINER_TYPES,
+    WORKER,
+    ConfigError,
+    Host,
+    JobSpec,
+    Plan,
+    Share,
+    TaskKey,
+    TaskSpec,
+    WorkerPlan,
+    plan_hosts,
+    thread_variables,
+    variable,
+)
 from tfcollective_launchers.yarn.environment import Environment, environment_of, source_url
 from tfcollective_launchers.yarn.options import YarnOptions
 

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-from tfcollective.errors import TfCollectiveError
-from tfcollective.launch.api import function_job
-from tfcollective.launch.launcher import Finding, JobOutcome
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.processes import answer_of
-from tfcollective.settings import environ_snapshot
-from tfcollective.task_specs import TaskSpec
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    Finding,
+    JobOutcome,
+    JobSpec,
+    TaskSpec,
+    TfCollectiveError,
+    answer_of,
+    environ_snapshot,
+    exit_code,
+    function_job,
+    render,
+)
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import YarnClient, import_skein
 

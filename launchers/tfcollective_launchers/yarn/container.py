@@ -7,14 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfcollective.clock import poll
-from tfcollective.errors import LaunchError, TfCollectiveError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.platform_side import serve_container
-from tfcollective.launch.provider import NodeSettings, wait_for_key
-from tfcollective.log import get_logger, say
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    TIMING,
+    ExitCode,
+    LaunchError,
+    NodeSettings,
+    TfCollectiveError,
+    environ_snapshot,
+    get_logger,
+    poll,
+    say,
+    serve_container,
+    wait_for_key,
+)
 from tfcollective_launchers.yarn.application import KEY_FILE
 from tfcollective_launchers.yarn.skein_client import ENDPOINT_KEY, application_client, import_skein, within
 

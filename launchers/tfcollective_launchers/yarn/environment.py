@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.settings import environ_snapshot, first_on_path
+from tfcollective.launcher import ConfigError, LaunchError, environ_snapshot, first_on_path
 from tfcollective_launchers.yarn.options import YarnOptions
 
 _UNPACKED = "environment"  # the directory of an archive in a container

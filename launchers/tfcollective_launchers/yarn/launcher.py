@@ -13,28 +13,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock
-from tfcollective.errors import ConfigError, LaunchError, RendezvousError
-from tfcollective.job_keys import new_key
-from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.submitter_side import HostedClient, LauncherLostError, ask_status
-from tfcollective.launch.launcher import (
+from tfcollective.launcher import (
+    SYSTEM_CLOCK,
+    TIMING,
     Capabilities,
     CheckedLauncher,
+    Clock,
+    ConfigError,
     Finding,
+    HostedClient,
+    HostedJob,
+    HostedOutcome,
     JobDescription,
     JobManager,
     JobOutcome,
+    JobSpec,
     Launcher,
+    LauncherLostError,
+    LaunchError,
+    Plan,
+    RendezvousError,
+    Timing,
+    ask_status,
+    environ_snapshot,
+    forward_signals,
+    get_logger,
+    new_job_id,
+    new_key,
+    say,
+    write_private,
 )
-from tfcollective.launch.plan.planner import Plan
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.running.job import new_job_id
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.log import get_logger, say
-from tfcollective.private_directory import write_private
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING, Timing
 from tfcollective_launchers.yarn import records
 from tfcollective_launchers.yarn.application import (
     CALL_FILE,

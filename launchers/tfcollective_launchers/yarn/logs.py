@@ -12,9 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 
-from tfcollective.clock import poll
-from tfcollective.errors import LaunchError
-from tfcollective.processes import answer_of
+from tfcollective.launcher import LaunchError, answer_of, poll
 
 _TIMEOUT_S = 60.0
 _COLLECTED_S = 20.0

@@ -15,19 +15,30 @@ from typing import Any
 
 import psutil
 
-from tfcollective import log
-from tfcollective.clock import SYSTEM_CLOCK, Clock, poll
-from tfcollective.codec import decode
-from tfcollective.errors import TfCollectiveError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.messages import HostedJob, HostedOutcome
-from tfcollective.launch.hosted.platform_side import ContainerProvider, serve_job, started_again
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
-from tfcollective.log import get_logger
-from tfcollective.machine.network import choose_address, interface_addresses
-from tfcollective.settings import environ_snapshot
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    SYSTEM_CLOCK,
+    TIMING,
+    Clock,
+    ContainerProvider,
+    ExitCode,
+    HostedJob,
+    HostedOutcome,
+    NodeFacts,
+    NodeSettings,
+    TfCollectiveError,
+    Went,
+    choose_address,
+    decode,
+    environ_snapshot,
+    exit_code,
+    get_logger,
+    interface_addresses,
+    log,
+    poll,
+    render,
+    serve_job,
+    started_again,
+)
 from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import CALL_FILE, JOB_FILE, SERVING_FILE, Request
 from tfcollective_launchers.yarn.skein_client import (

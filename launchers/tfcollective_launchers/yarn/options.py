@@ -7,10 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.platform_options import check_timeout, platform_options
-from tfcollective.task_specs import memory_in_mib
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, check_timeout, memory_in_mib, platform_options
 
 _MOUNT = re.compile(r"/[^:,]*:/[^:,]*:(ro|rw)")
 _ACL_LISTS = ("view_users", "view_groups", "modify_users", "modify_groups", "ui_users")

@@ -8,9 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfcollective.codec import decode, encode
-from tfcollective.private_directory import write_private
-from tfcollective.settings import Settings
+from tfcollective.launcher import Settings, decode, encode, write_private
 
 _FILE = "application.json"
 

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfcollective.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.log import get_logger
-from tfcollective.settings import environ_snapshot, external_variable
-from tfcollective.timing import TIMING
+from tfcollective.launcher import (
+    SYSTEM_CLOCK,
+    TIMING,
+    Clock,
+    ConfigError,
+    Deadline,
+    LaunchError,
+    environ_snapshot,
+    external_variable,
+    get_logger,
+    on_thread,
+)
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
 

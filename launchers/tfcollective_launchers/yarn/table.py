@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
+from tfcollective.launcher import ContainerRow, ExitRecord, HostedOutcome
 
 _COLUMNS = ("task", "host", "state", "duration", "exit", "log")
 

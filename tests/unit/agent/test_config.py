@@ -1,10 +1,10 @@
 import pytest
 
-from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, KillCommand, Order, SignalCommand, StopCommand, WorkerPlan
-from tfcollective.codec import decode, encode_line
-from tfcollective.errors import ConfigError
-from tfcollective.tasks import TaskKey
+from tfcollective._base.codec import decode, encode_line
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.tasks import TaskKey
+from tfcollective._launch.agent.policy import StopCause
+from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, Order, SignalCommand, StopCommand, WorkerPlan
 
 CONFIG = AgentConfig(
     job_id="job",

@@ -12,11 +12,20 @@ import pytest
 from launching import until
 from time_limits import within
 
-from tfcollective.agent import node
-from tfcollective.agent.main import Supervision, main, serve
-from tfcollective.agent.orders import Interrupts, Orders
-from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import (
+from tfcollective._base.codec import encode_line
+from tfcollective._base.errors import ConfigError, CoordinatorError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.client.client import CoordinatorClient, UnprovenReplyError
+from tfcollective._control.client.liveness import Heartbeat
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions, end_key, item_key, orders_key
+from tfcollective._launch.agent import node
+from tfcollective._launch.agent.main import Supervision, main, serve
+from tfcollective._launch.agent.orders import Interrupts, Orders
+from tfcollective._launch.agent.policy import StopCause
+from tfcollective._launch.agent.protocol import (
     AgentConfig,
     End,
     KillCommand,
@@ -27,15 +36,6 @@ from tfcollective.agent.protocol import (
     WorkerPlan,
     refusal_line,
 )
-from tfcollective.codec import encode_line
-from tfcollective.control.client import CoordinatorClient, UnprovenReplyError
-from tfcollective.control.liveness import Heartbeat
-from tfcollective.control.protocol import ServerOptions, end_key, item_key, orders_key
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_an_agent_runs_its_part_and_says_how_it_ended(server, client, key, tmp_p
 
 
 def node_id():
-    from tfcollective.identity import current_node_id
+    from tfcollective._control.identity import current_node_id
 
     return current_node_id()
 
@@ -152,7 +152,7 @@ def test_an_agent_without_orders_outlasts_a_coordinator_that_is_started_again(se
             limits.append(self.limit)
             super().start()
 
-    monkeypatch.setattr("tfcollective.agent.main.Heartbeat", Noted)
+    monkeypatch.setattr("tfcollective._launch.agent.main.Heartbeat", Noted)
     with pytest.raises(CoordinatorError, match="given no orders"):
         serve(settings(server, key, timeout=0.1))
     assert limits == [TIMING.coordinator_lost]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from time_limits import within
 
-from tfcollective.agent.output import Console, LineSplitter, OutputPump, Tail
+from tfcollective._launch.agent.output import Console, LineSplitter, OutputPump, Tail
 
 
 def split(*data):

@@ -2,8 +2,8 @@ import signal
 
 import pytest
 
-from tfcollective.agent.policy import Stop, StopCause, next_stop, stop_schedule
-from tfcollective.timing import Timing
+from tfcollective._base.timing import Timing
+from tfcollective._launch.agent.policy import Stop, StopCause, next_stop, stop_schedule
 
 LIMITS = Timing(settle=1.5, terminate=2.0, interrupt=1.0, grace=30.0)
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -9,11 +9,11 @@ import pytest
 from launching import until
 from manual_clock import ManualClock
 
-from tfcollective.agent.protocol import AgentConfig, WorkerPlan
-from tfcollective.agent.spare import PythonCall, Spare
-from tfcollective.agent.supervisor import Supervisor
-from tfcollective.tasks import TaskKey
-from tfcollective.timing import Timing
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.timing import Timing
+from tfcollective._launch.agent.protocol import AgentConfig, WorkerPlan
+from tfcollective._launch.agent.spare import PythonCall, Spare
+from tfcollective._launch.agent.supervisor import Supervisor
 
 SHOW = """
 import json, os, pickle, sys

@@ -15,15 +15,15 @@ import pytest
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, KillCommand, WorkerPlan
-from tfcollective.agent.supervisor import Supervisor
-from tfcollective.failures import NOT_STARTED, first_cause
-from tfcollective.machine.control_groups import MemoryKills
-from tfcollective.processes import become_subreaper, state_of
-from tfcollective.settings import variable
-from tfcollective.tasks import NO_RANK, TaskKey
-from tfcollective.timing import Timing
+from tfcollective._base.failures import NOT_STARTED, first_cause
+from tfcollective._base.machine.control_groups import MemoryKills
+from tfcollective._base.processes import become_subreaper, state_of
+from tfcollective._base.settings import variable
+from tfcollective._base.tasks import NO_RANK, TaskKey
+from tfcollective._base.timing import Timing
+from tfcollective._launch.agent.policy import StopCause
+from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
+from tfcollective._launch.agent.supervisor import Supervisor
 
 GRACE_S = 30.0
 LIMITS = Timing(settle=1.0, terminate=1.0, interrupt=1.0, grace=GRACE_S)
@@ -144,7 +144,7 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
 def test_a_rank_that_raised_before_it_was_ended_has_failed_and_was_not_stopped(tmp_path, clock):
     """Its process takes longer to end than the others may."""
     raises = (
-        "import os, signal, time\nfrom tfcollective.failures import write_exception\n"
+        "import os, signal, time\nfrom tfcollective._base.failures import write_exception\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "write_exception(os.environ['TFCOLLECTIVE_FAILURE_FILE'], ValueError('first'), now=99.0)\n"
         "print(1, flush=True); time.sleep(60)"
@@ -163,7 +163,7 @@ def test_a_rank_that_raised_before_it_was_ended_has_failed_and_was_not_stopped(t
 
 RAISES = """
 import os
-from tfcollective.failures import write_exception
+from tfcollective._base.failures import write_exception
 path = os.environ['TFCOLLECTIVE_FAILURE_FILE']
 write_exception(path, ValueError('first'), now=99.0, final={final})
 if {joins_again}: os.unlink(path)
@@ -186,7 +186,7 @@ def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, 
 
 GOES_ON = """
 import os, subprocess, sys, time
-from tfcollective.failures import forget_member, note_member
+from tfcollective._base.failures import forget_member, note_member
 path = os.environ['TFCOLLECTIVE_FAILURE_FILE']
 note_member(path)
 if len(sys.argv) > 1: forget_member(path)

@@ -10,11 +10,11 @@ import pytest
 from manual_clock import ManualClock
 
 from tfcollective import files
-from tfcollective.auxiliary_tasks.checkpoints import NotWholeError
-from tfcollective.auxiliary_tasks.evaluator import Evaluation, EvaluatorOptions, run_evaluator
-from tfcollective.auxiliary_tasks.plan import IDLE, MAX_STEPS, TRAINING_ENDED
+from tfcollective._base.errors import ConfigError
+from tfcollective.auxiliary_tasks._checkpoints import NotWholeError
+from tfcollective.auxiliary_tasks._evaluator import Evaluation, EvaluatorOptions, run_evaluator
+from tfcollective.auxiliary_tasks._plan import IDLE, MAX_STEPS, TRAINING_ENDED
 from tfcollective.auxiliary_tasks.tensorboard import EventFollower
-from tfcollective.errors import ConfigError
 
 
 class Run:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tfcollective.auxiliary_tasks.checkpoints import Checkpoint, FileFacts, checkpoints_of, number_in
-from tfcollective.auxiliary_tasks.figures import Figures, Meter
-from tfcollective.auxiliary_tasks.plan import (
+from tfcollective.auxiliary_tasks._checkpoints import Checkpoint, FileFacts, checkpoints_of, number_in
+from tfcollective.auxiliary_tasks._figures import Figures, Meter
+from tfcollective.auxiliary_tasks._plan import (
     IDLE,
     MAX_STEPS,
     TRAINING_ENDED,

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from bench_reports import make_report
 
-from tfcollective.cli import main
-from tfcollective.codec import encode
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective._base.codec import encode
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._cli import main
 from tfcollective_bench import experiment
 from tfcollective_bench.allreduce import measure as loop
 from tfcollective_bench.allreduce import run

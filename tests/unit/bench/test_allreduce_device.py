@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from standin import GpuArray, cuda, host, options
 
-from tfcollective.cli import main
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.errors import UnsupportedError
+from tfcollective._base.errors import UnsupportedError
+from tfcollective._cli import main
+from tfcollective._runtime.communicator import NativeCommunicator
 from tfcollective_bench.allreduce import device as bench
 from tfcollective_bench.allreduce.device import DeviceRow, device_table, measure_device, overheads
 

@@ -10,7 +10,7 @@ from bench_reports import make_report
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcollective.cli import main
+from tfcollective._cli import main
 from tfcollective_bench.chaos import model
 from tfcollective_bench.chaos.faults import FaultKind, schedule
 from tfcollective_bench.chaos.job import Usage

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from bench_reports import make_report
 
-from tfcollective.cli import main
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
+from tfcollective._cli import main
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.elastic.options import ElasticOptions
 from tfcollective_bench.elastic.pages import overview, sections, summary_of

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tfcollective.errors import LaunchError, UnsupportedError
+from tfcollective._base.errors import LaunchError, UnsupportedError
 from tfcollective_bench import experiment
 from tfcollective_bench.experiment import Case, run, statuses
 from tfcollective_bench.interleave import Started, Variant

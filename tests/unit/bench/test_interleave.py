@@ -11,7 +11,7 @@ from launching import until
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective.clock import Deadline
+from tfcollective._base.clock import Deadline
 from tfcollective_bench import interleave as interleave_module
 from tfcollective_bench.interleave import Failure, Record, Started, Variant, interleave, rotation
 from tfcollective_bench.interrupts import interrupts_deferred

@@ -4,8 +4,8 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.codec import decode, encode, from_document
-from tfcollective.errors import ConfigError
+from tfcollective._base.codec import decode, encode, from_document
+from tfcollective._base.errors import ConfigError
 from tfcollective_bench.hardware import cache_bytes, probe_hardware, probe_versions
 from tfcollective_bench.model import Report, select
 

@@ -9,8 +9,8 @@ import pytest
 from bench_reports import make_report
 from rich.console import Console
 
-from tfcollective.cli import main
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
+from tfcollective._cli import main
 from tfcollective_bench.interleave import Failure, Record, Started
 from tfcollective_bench.progress import show_progress
 from tfcollective_bench.report import (

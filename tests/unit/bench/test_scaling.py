@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from bench_reports import make_report
 
-from tfcollective.cli import main
-from tfcollective.errors import ConfigError, ResourceExhaustedError
+from tfcollective._base.errors import ConfigError, ResourceExhaustedError
+from tfcollective._cli import main
 from tfcollective_bench.baselines import Baselines
 from tfcollective_bench.scaling import joining
 from tfcollective_bench.scaling.options import ScalingOptions

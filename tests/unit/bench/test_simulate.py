@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective._native.abi import StepKind
-from tfcollective.cli import main
-from tfcollective.codec import decode, encode
-from tfcollective.errors import InternalError, InvalidArgumentError
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.errors import InternalError, InvalidArgumentError
+from tfcollective._cli import main
+from tfcollective._runtime.native_library.abi import StepKind
 from tfcollective_bench.model import Report, Sample
 from tfcollective_bench.report import write_json
 from tfcollective_bench.simulate.calibrate import calibrate, fitted, measure_gamma, measured_worlds, predict

@@ -1,6 +1,6 @@
 import pytest
 
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective_bench.model import Sample
 from tfcollective_bench.statistics import medians_by_round, paired_ratio, percentile, summarise
 

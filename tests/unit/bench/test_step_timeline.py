@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.codec import decode, encode, from_document, to_document
-from tfcollective.timeline import WAIT, Interval, RankTimeline, trace_document
+from tfcollective._base.codec import decode, encode, from_document, to_document
+from tfcollective._base.timeline import WAIT, Interval, RankTimeline, trace_document
 from tfcollective_bench.model import Report
 from tfcollective_bench.training.job_plan import Case, Site, plan_job, trace_path
 from tfcollective_bench.training.options import TrainingOptions

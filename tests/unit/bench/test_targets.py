@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 from bench_reports import make_report
 
-from tfcollective.clock import Deadline
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective._base.clock import Deadline
+from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective_bench.model import RunnerState, RunnerStatus, Sample
 from tfcollective_bench.suite import PARTS, Circumstances, Part, merge, parts_named, run_suite
 from tfcollective_bench.targets import ALLREDUCE, TARGETS, TRAINING, Outcome, Side, Target, evaluate

@@ -10,7 +10,7 @@ import pytest
 from one_testbed import needs_root, the_testbed
 from time_limits import within
 
-from tfcollective.errors import ConfigError, LaunchError
+from tfcollective._base.errors import ConfigError, LaunchError
 from tfcollective_bench import testbed
 from tfcollective_bench.testbed import NetnsState, NetnsTestbed, down_commands, hosts_file, parse_rate, up_commands
 

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.planner import plan_local
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective._base.errors import ConfigError
+from tfcollective._launch.plan.planner import plan_local
+from tfcollective._launch.plan.spec import JobSpec
 from tfcollective_bench.testbed_launcher import plan_testbed
 
 ADDRESSES = ("10.0.0.1", "10.0.0.2")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.codec import decode, encode
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective_bench import experiment
 from tfcollective_bench.interleave import Failure
 from tfcollective_bench.model import RunnerState

@@ -9,14 +9,14 @@ import sys
 import click
 import pytest
 
-from tfcollective import errors
-from tfcollective.cli import main, run_main
-from tfcollective.cli.app import app
-from tfcollective.cli.groups import GroupedCommand
-from tfcollective.control.records import JobDirectory, JobRecord
-from tfcollective.exit_codes import ExitCode, code_of
-from tfcollective.private_directory import runtime_directory
-from tfcollective.topology import Endpoint
+from tfcollective._base import errors
+from tfcollective._base.exit_codes import ExitCode, code_of
+from tfcollective._base.private_directory import runtime_directory
+from tfcollective._base.topology import Endpoint
+from tfcollective._cli import main, run_main
+from tfcollective._cli.app import app
+from tfcollective._cli.groups import GroupedCommand
+from tfcollective._control.records import JobDirectory, JobRecord
 
 
 def commands(group=app, words=()):
@@ -198,7 +198,7 @@ def test_status_cuts_nothing_off_in_a_pipe(monkeypatch, tmp_path, capsys):
     task = {"rank": 0, "task": "worker:0", "node": "n", "host": "h" * 40, "pid": 7, "state": "running", "info": info}
     job = {"job": "job-1", "pid": 5, "command": ["train", "--layers", "[dense]" * 20], "unreachable": None}
     answer = {**job, "tasks": [{**task, "heartbeat_age_s": 1.0}]}
-    monkeypatch.setattr("tfcollective.cli.status.answers", lambda records: iter([answer]))
+    monkeypatch.setattr("tfcollective._cli.status.answers", lambda records: iter([answer]))
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"job-1 (pid 5): train --layers '{'[dense]' * 20}'"
@@ -250,8 +250,8 @@ def running_job(tmp_path, monkeypatch):
 OWNER = """
 import os, sys
 from pathlib import Path
-from tfcollective.control.records import JobDirectory, JobRecord
-from tfcollective.topology import Endpoint
+from tfcollective._control.records import JobDirectory, JobRecord
+from tfcollective._base.topology import Endpoint
 job = JobDirectory.create(Path(sys.argv[1]), "job-1")
 logs = sys.argv[2]
 job.publish(JobRecord("job-1", Endpoint("127.0.0.1", 9), b"k" * 32, os.getpid(), 9.0, ("python", "a b"), log_dir=logs))

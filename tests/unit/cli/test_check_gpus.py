@@ -4,7 +4,7 @@ import threading
 
 from standin import cuda, standins
 
-from tfcollective.cli.check import _gpus
+from tfcollective._cli.check import _gpus
 
 
 def use(monkeypatch, **names):

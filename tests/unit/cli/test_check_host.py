@@ -8,10 +8,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from tfcollective._version import TENSORFLOWS
-from tfcollective.cli import check as check_module
-from tfcollective.cli import host_checks
-from tfcollective.cli.host_checks import Host
+from tfcollective._base.version import TENSORFLOWS
+from tfcollective._cli import check as check_module
+from tfcollective._cli import host_checks
+from tfcollective._cli.host_checks import Host
 
 
 def test_all_is_well_or_noted_here():
@@ -149,8 +149,8 @@ def test_a_tested_tensorflow_is_not_noted(monkeypatch, minor):
 
 
 def test_a_library_for_a_newer_system_says_so(monkeypatch):
-    from tfcollective import _native
-    from tfcollective.errors import ConfigError
+    from tfcollective._base.errors import ConfigError
+    from tfcollective._runtime import native_library as _native
 
     def load(path):
         raise ConfigError("/lib/libc.so.6: version `GLIBC_2.35' not found")
@@ -171,7 +171,7 @@ def test_a_library_for_a_newer_system_says_so(monkeypatch):
     ],
 )
 def test_kernels_for_another_tensorflow(monkeypatch, tmp_path, installed, prebuilt, compiler, said):
-    from tfcollective._native import tf_gpu
+    from tfcollective._runtime.native_library import tf_gpu
 
     monkeypatch.setattr(check_module, "_version", installed.get)
     monkeypatch.setattr(tf_gpu, "prebuilt", lambda version: tmp_path if prebuilt else tmp_path / "none")

@@ -4,10 +4,10 @@ import stat
 
 import pytest
 
-from tfcollective.cli import main
-from tfcollective.cli.check_report import report_text, write_report
-from tfcollective.errors import ConfigError
-from tfcollective.launch.launcher import Finding
+from tfcollective._base.errors import ConfigError
+from tfcollective._cli import main
+from tfcollective._cli.check_report import report_text, write_report
+from tfcollective._launch.launcher import Finding
 
 JOB_KEY = "0123456789abcdef" * 4
 SECRETS = {

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from tfcollective.cli.command import resolve_command
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
+from tfcollective._cli.command import resolve_command
 
 
 @pytest.fixture(autouse=True)

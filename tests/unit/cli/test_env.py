@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tfcollective.cli import main
+from tfcollective._cli import main
 
 CLUSTER = {"chief": ["h0:2222"], "worker": ["h1:2222", "h2:2222"], "sidecar": ["h3:1"]}
 

@@ -7,9 +7,9 @@ import pytest
 
 import tfcollective
 import tfcollective_bench
-from tfcollective.cli import app
-from tfcollective.cli.app import GROUP, CommandGroup
-from tfcollective.errors import LaunchError, UnsupportedError
+from tfcollective._base.errors import LaunchError, UnsupportedError
+from tfcollective._cli import app
+from tfcollective._cli.app import GROUP, CommandGroup
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfcollective.cli.app import invoke
-from tfcollective.cli.horovod_script import Finding, examine
+from tfcollective._cli.app import invoke
+from tfcollective._cli.horovod_script import Finding, examine
 
 SCRIPT = """\
 import os

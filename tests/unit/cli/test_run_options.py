@@ -6,16 +6,16 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from tfcollective.cli import main
-from tfcollective.cli.groups import GroupedCommand, group, option
-from tfcollective.cli.run import opening, run
-from tfcollective.cli.run_options import RUN_OPTIONS, job_spec
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.planner import plan_local
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.timing import TIMING
-from tfcollective.topology import PortRange
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.timing import TIMING
+from tfcollective._base.topology import PortRange
+from tfcollective._cli import main
+from tfcollective._cli.groups import GroupedCommand, group, option
+from tfcollective._cli.run import opening, run
+from tfcollective._cli.run_options import RUN_OPTIONS, job_spec
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.planner import plan_local
+from tfcollective._launch.plan.spec import JobSpec
 
 
 def parsed(*arguments):

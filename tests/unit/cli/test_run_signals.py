@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tfcollective.cli.run import _ended_by
+from tfcollective._cli.run import _ended_by
 
 
 @pytest.fixture(autouse=True)

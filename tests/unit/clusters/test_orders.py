@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from tfcollective import clusters, payload
-from tfcollective.clusters import _Call, _numbers
-from tfcollective.control.store import Entry
+from tfcollective import _cluster as clusters
+from tfcollective._base import payload
+from tfcollective._cluster import _Call, _numbers
+from tfcollective._control.state.store import Entry
 
 
 class Client:

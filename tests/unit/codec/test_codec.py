@@ -11,8 +11,8 @@ from enum import Enum
 import pytest
 from time_limits import within
 
-from tfcollective.codec import decode, encode, encode_line, from_document, to_document
-from tfcollective.errors import ConfigError
+from tfcollective._base.codec import decode, encode, encode_line, from_document, to_document
+from tfcollective._base.errors import ConfigError
 
 
 class Colour(str, Enum):
@@ -91,7 +91,7 @@ def test_what_json_cannot_express_is_refused() -> None:
 
 MANY_THREADS = """
 import dataclasses, sys, threading
-from tfcollective.codec import encode, decode
+from tfcollective._base.codec import encode, decode
 
 sys.setswitchinterval(1e-6)
 for _ in range(60):

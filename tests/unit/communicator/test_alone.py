@@ -12,10 +12,10 @@ import threading
 import numpy as np
 import pytest
 
-from tfcollective import communicator as c
-from tfcollective._native import abi, load
-from tfcollective.communicator import CommunicatorOptions, NativeCommunicator
-from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._runtime import communicator as c
+from tfcollective._runtime.communicator import CommunicatorOptions, NativeCommunicator
+from tfcollective._runtime.native_library import abi, load
 
 TYPES = ["float16", "float32", "float64"] + [f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)]
 
@@ -163,7 +163,7 @@ def test_threads_may_share_it(world: NativeCommunicator) -> None:
 
 RELEASE = """
 import gc, json, os, threading
-from tfcollective.communicator import NativeCommunicator
+from tfcollective._runtime.communicator import NativeCommunicator
 counts = []
 for _ in range(3):
     for _ in range(20):

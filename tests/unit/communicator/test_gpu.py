@@ -17,12 +17,7 @@ import numpy as np
 import pytest
 from standin import GpuArray, cuda, host, options
 
-from tfcollective import communicator as c
-from tfcollective._native import abi
-from tfcollective._native.device_buffers import as_device, is_device, stream_of
-from tfcollective._native.device_calls import DeviceArray
-from tfcollective.communicator import Listener, NativeCommunicator
-from tfcollective.errors import (
+from tfcollective._base.errors import (
     CollectiveError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -32,6 +27,11 @@ from tfcollective.errors import (
     StateError,
     UnsupportedError,
 )
+from tfcollective._runtime import communicator as c
+from tfcollective._runtime.communicator import Listener, NativeCommunicator
+from tfcollective._runtime.native_library import abi
+from tfcollective._runtime.native_library.device_buffers import as_device, is_device, stream_of
+from tfcollective._runtime.native_library.device_calls import DeviceArray
 
 KEY = b"0123456789abcdef"
 MOVED = ["float16", "float32", "float64"] + [f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)]
@@ -315,7 +315,7 @@ class Packed:
     """An array that speaks DLPack only, as PyTorch's do for bfloat16."""
 
     def __init__(self, code: int, bits: int, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
-        from tfcollective._native.device_buffers import _DlDevice, _DlTensor, _DlType
+        from tfcollective._runtime.native_library.device_buffers import _DlDevice, _DlTensor, _DlType
 
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
@@ -390,7 +390,7 @@ def test_an_array_that_cannot_be_taken(changes: dict[str, object], error: type[E
 FINDER = """
 import ctypes, json, sys
 from tfcollective import _native
-from tfcollective._native.device_calls import DeviceSearch, find_libraries
+from tfcollective._runtime.native_library.device_calls import DeviceSearch, find_libraries
 nccl, driver, *loaded = sys.argv[1:]
 others = [ctypes.CDLL(path) for path in loaded]
 found = find_libraries(_native.load(), DeviceSearch(nccl=nccl or None, cuda_driver=driver))

@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from tfcollective import communicator as c
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._runtime import communicator as c
+from tfcollective._runtime.communicator import NativeCommunicator
 
 
 @pytest.fixture

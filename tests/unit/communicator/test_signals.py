@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tfcollective._native import abi, load
-from tfcollective._native.results import ProvidedResult
-from tfcollective.communicator import CommunicatorOptions, Listener, NativeCommunicator
-from tfcollective.errors import ResourceExhaustedError
+from tfcollective._base.errors import ResourceExhaustedError
+from tfcollective._runtime.communicator import CommunicatorOptions, Listener, NativeCommunicator
+from tfcollective._runtime.native_library import abi, load
+from tfcollective._runtime.native_library.results import ProvidedResult
 
 KEY = b"0123456789abcdef"
 OPTIONS = CommunicatorOptions(connect_timeout=60, op_timeout=60)

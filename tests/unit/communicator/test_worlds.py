@@ -11,9 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tfcollective import communicator as c
-from tfcollective.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
-from tfcollective.errors import (
+from tfcollective._base.errors import (
     CollectiveAbortedError,
     CollectiveCancelledError,
     CollectiveError,
@@ -23,7 +21,9 @@ from tfcollective.errors import (
     ResourceExhaustedError,
     StateError,
 )
-from tfcollective.topology import PortRange
+from tfcollective._base.topology import PortRange
+from tfcollective._runtime import communicator as c
+from tfcollective._runtime.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
 
 KEY = b"0123456789abcdef"
 QUICK = CommunicatorOptions(connect_timeout=20, op_timeout=20)
@@ -180,7 +180,7 @@ def wait():
     connecting.join(20)
     print(errors, flush=True)
 atexit.register(wait)
-from tfcollective.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
+from tfcollective._runtime.communicator import Cancellation, CommunicatorOptions, Listener, NativeCommunicator
 listener, absent = (Listener("127.0.0.1", "node") for _ in range(2))
 addresses, cancellation, errors = [listener.address, absent.address], Cancellation(), []
 options = CommunicatorOptions(connect_timeout=1)

@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.auth import (
+from tfcollective._base.job_keys import CONTROL, RANKS, derived_key, new_key
+from tfcollective._control.wire.auth import (
     DIGEST,
     NONCE,
     SIGNATURE,
@@ -12,7 +13,6 @@ from tfcollective.control.auth import (
     check_hello,
     hello_headers,
 )
-from tfcollective.job_keys import CONTROL, RANKS, derived_key, new_key
 
 KEY = new_key()
 WELCOME = Welcome("job", "c" * 32, "s" * 32, "f" * 64)

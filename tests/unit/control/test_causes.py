@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfcollective.control.causes import Bundles, CountedChanges
-from tfcollective.tasks import TaskKey
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.state.causes import Bundles, CountedChanges
 
 
 def task(index):

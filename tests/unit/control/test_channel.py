@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from launching import until
 
-from tfcollective.control.channel import Channel, OrderQueue, Retry
-from tfcollective.control.client import CoordinatorRefusedError
-from tfcollective.control.store import Entry
-from tfcollective.errors import CoordinatorError, RendezvousError
+from tfcollective._base.errors import CoordinatorError, RendezvousError
+from tfcollective._control.client.channel import Channel, OrderQueue, Retry
+from tfcollective._control.client.client import CoordinatorRefusedError
+from tfcollective._control.state.store import Entry
 
 SOON = Retry(seconds=60.0, pause=0.01, first_pause=0.01)
 

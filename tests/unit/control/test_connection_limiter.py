@@ -9,7 +9,7 @@ from typing import cast
 
 from manual_clock import ManualClock
 
-from tfcollective.control.connection_limiter import UnauthenticatedConnectionLimiter, abort
+from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter, abort
 
 
 @dataclass(eq=False)

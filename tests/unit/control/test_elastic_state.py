@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.state import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.state.membership import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
+from tfcollective._control.state.rounds import Bounds, JoinRequest
 
 
 def task(index):

@@ -13,16 +13,17 @@ from control_wire import ByHand, ManInTheMiddle, Recorder
 from launching import until
 from time_limits import within
 
-from tfcollective.control import connection, server
-from tfcollective.control.auth import hello_headers
-from tfcollective.control.certificate import Certificate
-from tfcollective.control.client import CoordinatorClient, InterceptedError, UnprovenReplyError
-from tfcollective.control.protocol import ENCRYPTED_ONLY, HELLO_PATH, ServerOptions
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.errors import CoordinatorError
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.topology import Endpoint, is_loopback
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.topology import Endpoint, is_loopback
+from tfcollective._control.client.client import CoordinatorClient, InterceptedError, UnprovenReplyError
+from tfcollective._control.serve import server
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire import connection
+from tfcollective._control.wire.auth import hello_headers
+from tfcollective._control.wire.certificate import Certificate
+from tfcollective._control.wire.protocol import ENCRYPTED_ONLY, HELLO_PATH, ServerOptions
 
 KEY = new_key()
 SECRET = b"def the_function_of_the_job(): " * 10
@@ -307,7 +308,7 @@ def test_a_connection_that_was_ended_while_it_was_idle_is_replaced(encryption, e
 
 
 def test_without_the_package_it_says_what_to_do(monkeypatch):
-    monkeypatch.setitem(sys.modules, "tfcollective.control.certificate", None)
+    monkeypatch.setitem(sys.modules, "tfcollective._control.wire.certificate", None)
     with pytest.raises(CoordinatorError, match=r"Install the package cryptography.*TFCOLLECTIVE_ENCRYPTION=off"):
         serve("on").start()
     with serve("off", bind_host="0.0.0.0") as plain, client_of(plain.endpoint, "off") as client:

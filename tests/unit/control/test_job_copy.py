@@ -5,17 +5,17 @@ import asyncio
 import pytest
 from manual_clock import ManualClock
 
-from tfcollective.codec import decode, encode
-from tfcollective.control import messages
-from tfcollective.control.job_copy import JobCopy
-from tfcollective.control.journal import Journal
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership, TaskState, WorldChange
-from tfcollective.control.store import Store
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.tasks import TaskKey, workers
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._control.serve.job_copy import JobCopy
+from tfcollective._control.serve.journal import Journal
+from tfcollective._control.serve.service import JobService
+from tfcollective._control.state.membership import Membership, TaskState, WorldChange
+from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.store import Store
+from tfcollective._control.wire import messages
+from tfcollective._control.wire.protocol import ServerOptions
 
 SIDE = TaskKey("tensorboard", 0)
 BOUNDS = Bounds(1, 3, 4, 30.0)

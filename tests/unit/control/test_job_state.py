@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfcollective.control import messages
-from tfcollective.control.job_state import Forsake, JobState, Resume
-from tfcollective.control.journal import from_line, to_line
-from tfcollective.control.protocol import PENDING, TRAINING_ENDED
-from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.state import Membership, Refusal
-from tfcollective.control.store import Store
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.serve.job import Forsake, JobState, Resume
+from tfcollective._control.serve.journal import from_line, to_line
+from tfcollective._control.state.membership import Membership, Refusal
+from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.store import Store
+from tfcollective._control.wire import messages
+from tfcollective._control.wire.protocol import PENDING, TRAINING_ENDED
 
 SIDE = TaskKey("evaluator", 0)
 

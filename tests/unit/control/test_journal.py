@@ -3,14 +3,14 @@ import stat
 
 import pytest
 
-from tfcollective.control import messages
-from tfcollective.control.job_state import CHANGES, Change, Expire, FallSilent, Forsake, Recall, Resume
-from tfcollective.control.journal import Journal, from_line, to_line
-from tfcollective.control.rounds import JoinRequest
-from tfcollective.control.state import Silence
-from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.failures import ExitRecord
-from tfcollective.tasks import TaskKey
+from tfcollective._base.errors import ConfigError, CoordinatorError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.serve.job import CHANGES, Change, Expire, FallSilent, Forsake, Recall, Resume
+from tfcollective._control.serve.journal import Journal, from_line, to_line
+from tfcollective._control.state.membership import Silence
+from tfcollective._control.state.rounds import JoinRequest
+from tfcollective._control.wire import messages
 
 TASK = TaskKey("worker", 0)
 BEAT = messages.Beat(TASK, "running", {"step": 3, "loss": 0.5}, 2.0)

@@ -10,9 +10,9 @@ from launching import until
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective.clock import LivenessTracker
-from tfcollective.control.liveness import Heartbeat
-from tfcollective.errors import CoordinatorError
+from tfcollective._base.clock import LivenessTracker
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._control.client.liveness import Heartbeat
 
 
 def test_silence_lasts_from_the_last_sign_of_life() -> None:

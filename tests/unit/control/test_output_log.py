@@ -1,6 +1,6 @@
 """What a reader of a job's output gets."""
 
-from tfcollective.control.output_log import OutputLog, OutputPiece
+from tfcollective._control.state.output_log import OutputLog, OutputPiece
 
 
 def piece(text, node="worker-0", stream="stdout"):

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.process import Child, CoordinatorConfig, CoordinatorProcess, introduce
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.errors import CoordinatorError
-from tfcollective.tasks import workers
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.tasks import workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.serve.process import Child, CoordinatorConfig, CoordinatorProcess, introduce
+from tfcollective._control.wire.protocol import ServerOptions
 
 CONFIG = CoordinatorConfig(ServerOptions("j", b"k" * 32, workers(1), 0.01), 1, "warning", "/tmp", ("x",))
 

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tfcollective.control.protocol import read_published, write_published
+from tfcollective._control.wire.protocol import read_published, write_published
 
 
 def test_numbers_that_json_does_not_know_come_back():

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.control.records import JobDirectory, JobRecord, open_owner, running_jobs
-from tfcollective.errors import ConfigError
-from tfcollective.private_directory import runtime_directory
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.private_directory import runtime_directory
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.records import JobDirectory, JobRecord, open_owner, running_jobs
 
 # Makes the directory of a job, prints a line, and keeps it until its stdin ends; then it exits without cleaning up.
 OWNER = """
 import os, sys
 from pathlib import Path
-from tfcollective.control.records import JobDirectory, JobRecord
-from tfcollective.topology import Endpoint
+from tfcollective._control.records import JobDirectory, JobRecord
+from tfcollective._base.topology import Endpoint
 job = JobDirectory.create(Path(sys.argv[1]), sys.argv[2])
 if "--record" in sys.argv:
     job.publish(JobRecord(sys.argv[2], Endpoint("127.0.0.1", 5), b"k" * 32, 1, 9.0, ("python", "x.py")))
@@ -183,7 +183,7 @@ def test_without_a_place_for_records_the_message_names_the_variable(tmp_path):
 
 
 def test_records_are_not_where_a_logout_removes_them(tmp_path, monkeypatch):
-    monkeypatch.setattr("tfcollective.private_directory._REMOVED_AT_LOGOUT", f"{tmp_path}/user/")
+    monkeypatch.setattr("tfcollective._base.private_directory._REMOVED_AT_LOGOUT", f"{tmp_path}/user/")
     session, temporary = tmp_path / "user" / "1000", tmp_path / "tmp"
     session.mkdir(parents=True)
     temporary.mkdir()

@@ -6,12 +6,12 @@ import shutil
 import pytest
 from manual_clock import ManualClock
 
-from tfcollective.control.liveness import Heartbeat
-from tfcollective.control.messages import Beat
-from tfcollective.control.relay import BeatRelay, TaskBeat
-from tfcollective.errors import CoordinatorError
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.client.liveness import Heartbeat
+from tfcollective._control.client.relay import BeatRelay, TaskBeat
+from tfcollective._control.wire.messages import Beat
 
 TASKS = workers(2)
 

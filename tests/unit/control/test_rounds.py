@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tfcollective.control.rounds import Absence, Bounds, Failed, Failure, JoinRequest, Rounds
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.state.rounds import Absence, Bounds, Failed, Failure, JoinRequest, Rounds
 
 TIMEOUT, SHORTAGE, CUT_OFF = 60.0, 30.0, 2.0
 

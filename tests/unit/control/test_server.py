@@ -17,14 +17,25 @@ from control_wire import ByHand
 from launching import until
 from time_limits import within
 
-from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.codec import decode, encode
-from tfcollective.control import messages
-from tfcollective.control.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective.control.client import CoordinatorClient, OtherJobError, WorldBegunError
-from tfcollective.control.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
-from tfcollective.control.output_log import OutputPiece
-from tfcollective.control.protocol import (
+from tfcollective._base.clock import SYSTEM_CLOCK
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.errors import CoordinatorError, RendezvousError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.timing import TIMING
+from tfcollective._base.topology import Endpoint, PortRange
+from tfcollective._control.client.client import CoordinatorClient, OtherJobError, WorldBegunError
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.serve.service import JobService
+from tfcollective._control.state.membership import Membership, Refusal, TaskState
+from tfcollective._control.state.output_log import OutputPiece
+from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.store import Store
+from tfcollective._control.wire import messages
+from tfcollective._control.wire.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
+from tfcollective._control.wire.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
+from tfcollective._control.wire.protocol import (
     HELLO_PATH,
     MAX_BODY_BYTES,
     ServerOptions,
@@ -33,17 +44,6 @@ from tfcollective.control.protocol import (
     node_name,
     orders_key,
 )
-from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership, Refusal, TaskState
-from tfcollective.control.store import Store
-from tfcollective.errors import CoordinatorError, RendezvousError
-from tfcollective.failures import ExitRecord
-from tfcollective.job_keys import new_key
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.timing import TIMING
-from tfcollective.topology import Endpoint, PortRange
 
 KEY = new_key()
 
@@ -307,9 +307,9 @@ def test_a_task_whose_process_has_died_while_it_waited_may_join_again(server):
     """Without a launcher none says that it has died, but its connection ends."""
     program = """
 import sys
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint
 with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.readline())) as client:
     client.join(TaskKey("worker", 1), size=2, node="n", pid=100, address="a1", timeout=600.0)
 """
@@ -354,7 +354,7 @@ def test_the_port_is_one_of_those_that_are_allowed():
 
 
 def test_the_first_rank_that_waits_says_for_whom(monkeypatch, caplog):
-    monkeypatch.setattr("tfcollective.control.client.TIMING", replace(TIMING, remind=0.01))
+    monkeypatch.setattr("tfcollective._control.client.client.TIMING", replace(TIMING, remind=0.01))
     with serve(size=12) as server:
         waiting = [threading.Thread(target=join, args=(server.endpoint, index, 12)) for index in (1, 2)]
         for thread in waiting:

@@ -9,17 +9,27 @@ from typing import Any, cast
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective.cli.status import elastic_lines
-from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.codec import decode, encode
-from tfcollective.control.messages import Admit, Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
-from tfcollective.control.output_log import OutputPage, OutputPiece
-from tfcollective.control.rounds import Bounds, JoinRequest
-from tfcollective.control.service import JobService
-from tfcollective.control.state import Membership
-from tfcollective.control.store import Store
-from tfcollective.failures import ExitRecord
-from tfcollective.tasks import TaskKey, workers
+from tfcollective._base.clock import SYSTEM_CLOCK
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._cli.status import elastic_lines
+from tfcollective._control.serve.service import JobService
+from tfcollective._control.state.membership import Membership
+from tfcollective._control.state.output_log import OutputPage, OutputPiece
+from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.store import Store
+from tfcollective._control.wire.messages import (
+    Admit,
+    Exited,
+    Join,
+    Joined,
+    NodeLeaves,
+    ReadOutput,
+    Show,
+    Status,
+    path_of,
+)
 
 
 def test_a_reader_gets_the_output_of_several_nodes_together() -> None:

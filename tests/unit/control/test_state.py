@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.rounds import JoinRequest
-from tfcollective.control.state import Membership, Refusal, RendezvousFailure, TaskState
-from tfcollective.errors import ConfigError
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.topology import World
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.topology import World
+from tfcollective._control.state.membership import Membership, Refusal, RendezvousFailure, TaskState
+from tfcollective._control.state.rounds import JoinRequest
 
 TIMEOUT = 10.0
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from time_limits import within
 
-from tfcollective.control.wakeups import Wakeups
+from tfcollective._control.serve.wakeups import Wakeups
 
 
 def test_a_change_wakes_those_that_wait_for_it() -> None:

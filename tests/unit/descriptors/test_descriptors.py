@@ -10,7 +10,7 @@ import textwrap
 def limits_in_a_new_process(program):
     """What a program prints whose soft limit is 256."""
     code = (
-        "import os, resource, subprocess, sys, threading\nfrom tfcollective.descriptors import *\n"
+        "import os, resource, subprocess, sys, threading\nfrom tfcollective._base.descriptors import *\n"
         + textwrap.dedent(
             """
         def soft(pid=0):

@@ -7,10 +7,10 @@ import click
 import pytest
 
 import tfcollective
-from tfcollective import errors
-from tfcollective.cli.app import app
-from tfcollective.launch.launcher import table_of_platforms
-from tfcollective.settings import VARIABLES, markdown_table
+from tfcollective._base import errors
+from tfcollective._base.settings import VARIABLES, markdown_table
+from tfcollective._cli.app import app
+from tfcollective._launch.launcher import table_of_platforms
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"

@@ -12,7 +12,7 @@ pytest.importorskip("tensorflow")
 
 import tfcollective.keras
 import tfcollective.tensorflow
-from tfcollective.cli.horovod_names import TABLES
+from tfcollective._cli.horovod_names import TABLES
 
 pytestmark = pytest.mark.tensorflow
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "from-horovod.md").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tfcollective_launchers.yarn.api import Metrics, run_on_yarn
 
-from tfcollective.task_specs import TaskSpec
+from tfcollective._base.task_specs import TaskSpec
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "from-tf-yarn.md").read_text()
 # The signature of tf-yarn 0.7.0.

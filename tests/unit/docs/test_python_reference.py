@@ -39,7 +39,7 @@ def parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def as_on_the_site(node: ast.FunctionDef) -> str:
-    from tfcollective.tensorflow import docstrings
+    from tfcollective.tensorflow import _docstrings as docstrings
 
     text = ast.get_docstring(node) or ""
     completes = names_of_decorators(node).intersection(docstrings.COMPLETING)
@@ -84,7 +84,7 @@ def test_every_parameter_of_a_class_is_described(name):
 @pytest.mark.tensorflow
 def test_a_docstring_is_completed_by_what_it_leaves_out():
     pytest.importorskip("tensorflow")
-    from tfcollective.tensorflow.docstrings import completed
+    from tfcollective.tensorflow._docstrings import completed
 
     text = "Adds.\n\nArgs:\n    tensor: any shape.\n\nReturns:\n    The sum."
     found = completed(text, ["tensor", "op", "unknown"])

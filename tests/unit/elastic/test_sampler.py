@@ -13,10 +13,10 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import InvalidArgumentError
 from tfcollective.elastic import ElasticSampler
-from tfcollective.elastic.sampler import Division, order_of
-from tfcollective.errors import InvalidArgumentError
+from tfcollective.elastic._sampler import Division, order_of
 
 
 class World:

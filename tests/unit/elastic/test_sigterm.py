@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tfcollective import runtime
-from tfcollective.elastic import loop
+from tfcollective import _runtime as runtime
+from tfcollective.elastic import _loop as loop
 
 TRAINS = 0
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
+from tfcollective._runtime.change_times import ChangeTimes
 from tfcollective.elastic import HostsUpdatedInterrupt, ObjectState, State
-from tfcollective.elastic import state as elastic_state
-from tfcollective.elastic.notices import HostUpdateResult, WorkerNotificationManager
-from tfcollective.runtime.change_times import ChangeTimes
+from tfcollective.elastic import _state as elastic_state
+from tfcollective.elastic._notices import HostUpdateResult, WorkerNotificationManager
 
 
 class Half(State):

@@ -6,9 +6,9 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.estimator import train_and_evaluate
-from tfcollective.estimator.support import check_arguments
+from tfcollective.estimator._support import check_arguments
 
 pytestmark = pytest.mark.tensorflow
 HAS_ESTIMATORS = hasattr(tf, "estimator")

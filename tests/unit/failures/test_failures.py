@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.codec import decode, encode, from_document
-from tfcollective.errors import (
+from tfcollective._base.codec import decode, encode, from_document
+from tfcollective._base.errors import (
     CollectiveAbortedError,
     CollectiveTimeoutError,
     ConfigError,
     PeerLostError,
     RendezvousError,
 )
-from tfcollective.failures import (
+from tfcollective._base.failures import (
     ExceptionRecord,
     ExitRecord,
     describe_exception,

@@ -17,7 +17,7 @@ fsspec = pytest.importorskip("fsspec")
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tfcollective import files
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 
 
 class Stubborn(MemoryFileSystem):

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from tfcollective.guarded_listener import GuardedListener, UnauthenticatedLimit
+from tfcollective._base.guarded_listener import GuardedListener, UnauthenticatedLimit
 
 
 class Listener(socket.socket):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfcollective.identity.addresses import is_own_address, route_address
+from tfcollective._base.addresses import is_own_address, route_address
 
 # In a network namespace of its own with nothing but a loopback interface and one address.
 NAMESPACE = ["unshare", "--map-root-user", "--net", "sh", "-c"]
@@ -14,7 +14,7 @@ PREPARED = (
 )
 PROGRAM = """
 import socket
-from tfcollective.identity.addresses import is_own_address
+from tfcollective._base.addresses import is_own_address
 socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(("203.0.113.7", 0))
 print([is_own_address(one) for one in ("10.9.8.1", "127.0.0.5", "203.0.113.7")])
 """

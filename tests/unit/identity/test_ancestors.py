@@ -2,9 +2,9 @@ import shutil
 import subprocess
 import sys
 
-from tfcollective.identity.node import ancestor
+from tfcollective._control.identity.node import ancestor
 
-PROGRAM = "from tfcollective.identity.node import ancestor; print(ancestor(['hydra_pmi_proxy']))"
+PROGRAM = "from tfcollective._control.identity.node import ancestor; print(ancestor(['hydra_pmi_proxy']))"
 
 
 def test_all_that_one_process_has_started_find_it_through_what_is_between(tmp_path):

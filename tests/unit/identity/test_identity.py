@@ -3,11 +3,11 @@ import stat
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.identity import Identity, current_node_id, discover, node_id
-from tfcollective.settings import Settings
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import Settings
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.identity import Identity, current_node_id, discover, node_id
 
 KEY = bytes(range(32))
 

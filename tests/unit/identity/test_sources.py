@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.host_names import expand_hosts
-from tfcollective.identity import discover
-from tfcollective.settings import Settings
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.host_names import expand_hosts
+from tfcollective._base.settings import Settings
+from tfcollective._control.identity import discover
 
 FIXTURES = Path(__file__).parent / "fixtures"
 CASES = [

@@ -14,11 +14,11 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime
-from tfcollective.errors import StateError, UnsupportedError
-from tfcollective.keras import alone
-from tfcollective.tasks import TaskKey
-from tfcollective.tensorflow import reductions
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import StateError, UnsupportedError
+from tfcollective._base.tasks import TaskKey
+from tfcollective.keras import _alone as alone
+from tfcollective.tensorflow import _reductions as reductions
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

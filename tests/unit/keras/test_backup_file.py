@@ -13,8 +13,8 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
-from tfcollective.errors import InvalidArgumentError
-from tfcollective.keras.backup_file import Backup, Position, layout_of, read_backup, write_backup
+from tfcollective._base.errors import InvalidArgumentError
+from tfcollective.keras._backup_file import Backup, Position, layout_of, read_backup, write_backup
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -15,8 +15,8 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import FakeOps, fake_world
 
 import tfcollective.keras as tfk
-from tfcollective.errors import UnsupportedError
-from tfcollective.keras.optimizers import distributed_states
+from tfcollective._base.errors import UnsupportedError
+from tfcollective.keras._optimizers import distributed_states
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

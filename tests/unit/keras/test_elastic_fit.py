@@ -13,11 +13,11 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
-from tfcollective.communicator import Sum
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.keras.elastic_data import source_of
-from tfcollective.keras.global_batch import ShareWeight
-from tfcollective.tensorflow.dataset_order import is_shard, reshuffles, seeds_of
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
+from tfcollective._runtime.communicator import Sum
+from tfcollective.keras._elastic_data import source_of
+from tfcollective.keras._global_batch import ShareWeight
+from tfcollective.tensorflow._dataset_order import is_shard, reshuffles, seeds_of
 
 pytestmark = pytest.mark.tensorflow
 X = np.arange(46, dtype=np.float32).reshape(23, 2)
@@ -292,7 +292,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
 
 
 def test_a_second_fit_of_an_elastic_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcollective.keras.elastic_fit._begun", False)
+    monkeypatch.setattr("tfcollective.keras._elastic_fit._begun", False)
     given = {"verbose": 0, "callbacks": [tfk.Elastic()]}
     with fake_world(1, elastic=True):
         model().fit(X, Y, **given)

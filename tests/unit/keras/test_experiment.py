@@ -13,7 +13,7 @@ from fake_world import fake_world
 
 import tfcollective
 from tfcollective import files
-from tfcollective.errors import ConfigError, UnsupportedError
+from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective.keras import DistributedOptimizer, KerasExperiment
 
 pytestmark = pytest.mark.tensorflow

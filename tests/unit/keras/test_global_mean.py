@@ -13,8 +13,8 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.keras.global_batch import ShareWeight
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.keras._global_batch import ShareWeight
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -11,8 +11,8 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import CollectiveMismatchError
-from tfcollective.tensorflow.guard import compare_fingerprints, fingerprints
+from tfcollective._base.errors import CollectiveMismatchError
+from tfcollective.tensorflow._guard import compare_fingerprints, fingerprints
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -15,8 +15,8 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
-from tfcollective import runtime
-from tfcollective.keras.metric_sums import ADDITIVE, is_additive
+from tfcollective import _runtime as runtime
+from tfcollective.keras._metric_sums import ADDITIVE, is_additive
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import UnsupportedError
+from tfcollective._base.errors import UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -18,7 +18,7 @@ from fake_world import FakeOps, fake_world
 from time_limits import within
 
 import tfcollective.keras as tfk
-from tfcollective.errors import ConfigError, InvalidArgumentError, UnsupportedError
+from tfcollective._base.errors import ConfigError, InvalidArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

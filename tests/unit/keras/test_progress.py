@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.keras as tfk
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 
 pytestmark = pytest.mark.tensorflow
 X, Y = np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)

@@ -4,8 +4,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tfcollective.keras import rank_zero
-from tfcollective.keras.rank_zero import RankZeroCallback
+from tfcollective.keras import _rank_zero as rank_zero
+from tfcollective.keras._rank_zero import RankZeroCallback
 
 
 class Notes(tf.keras.callbacks.Callback):

@@ -13,9 +13,9 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import ConfigError
-from tfcollective.keras import synchronisation
-from tfcollective.keras.optimizers import distributed_states, optimizers_of
+from tfcollective._base.errors import ConfigError
+from tfcollective.keras import _synchronisation as synchronisation
+from tfcollective.keras._optimizers import distributed_states, optimizers_of
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

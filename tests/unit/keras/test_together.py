@@ -15,12 +15,13 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import FakeCommunicator, fake_world
 
 import tfcollective.keras as tfk
-from tfcollective import runtime
-from tfcollective.communicator import Average
-from tfcollective.keras import fit_checks, together
-from tfcollective.keras.fit_checks import FitPlan, advice, are_in_step, plan_of, validate_together
-from tfcollective.keras.replica_state import average_statistics, differing_state
-from tfcollective.tensorflow.gradients import variable_key
+from tfcollective import _runtime as runtime
+from tfcollective._runtime.communicator import Average
+from tfcollective.keras import _fit_checks as fit_checks
+from tfcollective.keras import _together as together
+from tfcollective.keras._fit_checks import FitPlan, advice, are_in_step, plan_of, validate_together
+from tfcollective.keras._replica_state import average_statistics, differing_state
+from tfcollective.tensorflow._gradients import variable_key
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -6,14 +6,14 @@ import threading
 import pytest
 
 import tfcollective
-from tfcollective import payload
-from tfcollective.errors import LaunchError
-from tfcollective.failures import ExitRecord
-from tfcollective.launch import api
-from tfcollective.launch.launcher import JobOutcome, find_launcher
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.providers.local import LocalLauncher
-from tfcollective.launch.running import function
+from tfcollective._base import payload
+from tfcollective._base.errors import LaunchError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._launch import api
+from tfcollective._launch.launcher import JobOutcome, find_launcher
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.local import LocalLauncher
+from tfcollective._launch.running import function
 
 
 def test_the_signature_is_for_good():

@@ -5,18 +5,18 @@ import threading
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.nodes import Agents
-from tfcollective.launch.plan.hosts import Host, share_out
-from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local
-from tfcollective.launch.plan.rank_variables import tf_config
-from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.running.job import AgentFailure
-from tfcollective.processes import program_of
-from tfcollective.settings import Settings
-from tfcollective.task_specs import TaskSpec, trainers_of
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.processes import program_of
+from tfcollective._base.settings import Settings
+from tfcollective._base.task_specs import TaskSpec, trainers_of
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint
+from tfcollective._launch.nodes.live import Agents
+from tfcollective._launch.plan.hosts import Host, share_out
+from tfcollective._launch.plan.planner import describe, plan_hosts, plan_local
+from tfcollective._launch.plan.rank_variables import tf_config
+from tfcollective._launch.plan.spec import FunctionCall, JobSpec
+from tfcollective._launch.running.job import AgentFailure
 
 EVALUATOR, TENSORBOARD = TaskKey("evaluator", 0), TaskKey("tensorboard", 0)
 
@@ -56,7 +56,7 @@ def test_auxiliary_tasks_have_no_rank_and_take_none():
 )
 def test_the_command_of_a_tensorboard(fields, words):
     (tensorboard,) = plan_local(job(fields, FunctionCall(b"", ())), cores=1, environ={}).auxiliary_tasks[1:]
-    assert tensorboard.argv == (sys.executable, *program_of("tfcollective.auxiliary_tasks.tensorboard_task"), *words)
+    assert tensorboard.argv == (sys.executable, *program_of("tfcollective.auxiliary_tasks._tensorboard_task"), *words)
 
 
 def test_a_tensorboard_without_a_directory_is_refused():

@@ -9,9 +9,9 @@ import pytest
 from launching import until
 from time_limits import within
 
-from tfcollective.errors import LaunchError
-from tfcollective.launch.provider import NodeFacts, NodeSettings
-from tfcollective.launch.providers.commands import AgentCommand, CommandProvider
+from tfcollective._base.errors import LaunchError
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.platforms.commands import AgentCommand, CommandProvider
 
 SETTINGS = NodeSettings("127.0.0.1:9", "ab" * 32, "h2")
 FACTS = NodeFacts("h2", pid=77)

@@ -7,11 +7,11 @@ import psutil
 import pytest
 from launching import until
 
-from tfcollective.errors import ConfigError, LaunchError, RendezvousError
-from tfcollective.launch.discovery import HostDiscovery
-from tfcollective.launch.plan.hosts import Host, parse_discovered
-from tfcollective.processes import command_words
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError
+from tfcollective._base.processes import command_words
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.elastic.discovery import HostDiscovery
+from tfcollective._launch.plan.hosts import Host, parse_discovered
 
 OFTEN = replace(TIMING, discovery=0.01)
 

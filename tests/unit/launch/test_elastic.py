@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
-from tfcollective.control.rounds import Bounds
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.plan.hosts import parse_hosts
-from tfcollective.launch.plan.placement import blocked_for
-from tfcollective.launch.plan.spec import JobSpec, first_size, usable_hosts
-from tfcollective.launch.providers import local
-from tfcollective.launch.providers.join import JoinedLauncher
-from tfcollective.launch.providers.local import LocalLauncher
-from tfcollective.task_specs import TaskSpec, trainers_of
-from tfcollective.tasks import TaskKey, workers
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._base.task_specs import TaskSpec, trainers_of
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._control.state.rounds import Bounds
+from tfcollective._launch.plan.hosts import parse_hosts
+from tfcollective._launch.plan.placement import blocked_for
+from tfcollective._launch.plan.spec import JobSpec, first_size, usable_hosts
+from tfcollective._launch.platforms import local
+from tfcollective._launch.platforms.join import JoinedLauncher
+from tfcollective._launch.platforms.local import LocalLauncher
 
 
 @pytest.mark.parametrize(

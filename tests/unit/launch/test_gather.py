@@ -10,15 +10,15 @@ from fake_nodes import FakeProvider, come, refusal
 from launching import until
 from time_limits import within
 
-from tfcollective.control.client import CoordinatorClient, CoordinatorUnreachableError
-from tfcollective.control.protocol import ServerOptions, end_key, item_key, orders_key
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.errors import LaunchError, RendezvousError
-from tfcollective.job_keys import new_key
-from tfcollective.launch.gather import all_enrolled, follow_arrivals, gather, turn_away
-from tfcollective.launch.provider import Went
-from tfcollective.tasks import workers
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import LaunchError, RendezvousError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.client.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions, end_key, item_key, orders_key
+from tfcollective._launch.nodes.gather import all_enrolled, follow_arrivals, gather, turn_away
+from tfcollective._launch.nodes.provider import Went
 
 NAMED = {"units": "containers"}
 KINDS = {"slots": "int", "ports": "array", "host": "str"}
@@ -34,7 +34,7 @@ def client():
 
 
 def test_the_launcher_says_again_and_again_which_agents_have_not_come(client, monkeypatch, capsys):
-    monkeypatch.setattr("tfcollective.launch.gather.TIMING", replace(TIMING, remind=0.0))
+    monkeypatch.setattr("tfcollective._launch.nodes.gather.TIMING", replace(TIMING, remind=0.0))
     come(client, "a")
     with pytest.raises(RendezvousError):
         gathered(client, ["a", "b"], FakeProvider(advice=". Open the firewall"), 0.3)

@@ -2,14 +2,14 @@ import sys
 
 import pytest
 
-from tfcollective.cli.command import check_engine
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.planner import plan_hosts, plan_local
-from tfcollective.launch.plan.rank_variables import rendezvous_variables, scopes_of
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.machine.network import interface_of, with_interface
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.machine.network import interface_of, with_interface
+from tfcollective._base.topology import Endpoint
+from tfcollective._cli.command import check_engine
+from tfcollective._launch.plan.hosts import parse_hosts, share_out
+from tfcollective._launch.plan.planner import plan_hosts, plan_local
+from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
+from tfcollective._launch.plan.spec import JobSpec
 
 INTERFACES = {"lo": ("127.0.0.1", "::1"), "eth7": ("10.0.0.7",)}
 

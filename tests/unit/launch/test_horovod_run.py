@@ -5,10 +5,10 @@ import sys
 import pytest
 
 import tfcollective
-from tfcollective.errors import ConfigError
-from tfcollective.launch.api import function_job
-from tfcollective.launch.horovod_run import translate
-from tfcollective.launch.plan.hosts import parse_hosts
+from tfcollective._base.errors import ConfigError
+from tfcollective._launch.api import function_job
+from tfcollective._launch.horovod_run import translate
+from tfcollective._launch.plan.hosts import parse_hosts
 
 
 def test_names_become_ours(tmp_path):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
+from tfcollective._base.errors import ConfigError
+from tfcollective._launch.plan.hosts import Host, parse_hostfile, parse_hosts, share_out
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.job_state import JobView
-from tfcollective.control.state import RendezvousFailure, TaskState, TaskView
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.running.job import _fails_everywhere, _survived, _unreported
-from tfcollective.tasks import TaskKey
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.membership import RendezvousFailure, TaskState, TaskView
+from tfcollective._launch.launcher import JobOutcome
+from tfcollective._launch.report.report import exit_code, render
+from tfcollective._launch.running.job import _fails_everywhere, _survived, _unreported
 
 
 def view(*codes):

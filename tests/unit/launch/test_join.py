@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeFacts, NodeSettings
-from tfcollective.launch.providers.join import JoinedLauncher, JoinProvider, _given_key, deal_to, elastic_assignment
+from tfcollective._base.errors import ConfigError
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.join import JoinedLauncher, JoinProvider, _given_key, deal_to, elastic_assignment
 
 
 def dealt(num_proc, *slots):

@@ -10,17 +10,17 @@ from fake_nodes import FakeProvider, come, refusal
 from launching import until
 from time_limits import within
 
-from tfcollective._version import __version__
-from tfcollective.agent.protocol import FirstOrder, NodeSettings
-from tfcollective.codec import decode, to_document
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.protocol import ServerOptions, end_key
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.job_keys import new_key
-from tfcollective.launch.late_nodes import LateNodes
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.provider import NodeFacts, Went
-from tfcollective.tasks import workers
+from tfcollective._base.codec import decode, to_document
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import workers
+from tfcollective._base.version import __version__
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions, end_key
+from tfcollective._launch.agent.protocol import FirstOrder, NodeSettings
+from tfcollective._launch.nodes.late_nodes import LateNodes
+from tfcollective._launch.nodes.provider import NodeFacts, Went
+from tfcollective._launch.plan.hosts import Host
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def opened(made_on):
 @pytest.fixture(autouse=True)
 def no_orders(monkeypatch):
     """What a node is given is none of these tests' business."""
-    monkeypatch.setattr("tfcollective.launch.nodes.Node.begin", lambda *unused: None)
+    monkeypatch.setattr("tfcollective._launch.nodes.live.Node.begin", lambda *unused: None)
 
 
 def test_a_node_that_has_come_is_waited_for(client, opened):

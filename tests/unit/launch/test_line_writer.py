@@ -2,7 +2,7 @@
 
 import os
 
-from tfcollective.launch.providers.commands import LineWriter
+from tfcollective._launch.platforms.commands import LineWriter
 
 
 def test_everything_is_written_before_the_end():

@@ -12,18 +12,18 @@ import pytest
 from fake_nodes import FakeProvider
 from time_limits import within
 
-from tfcollective._version import __version__
-from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
-from tfcollective.codec import decode, encode_line
-from tfcollective.control.channel import Channel, Retry
-from tfcollective.control.store import Entry
-from tfcollective.errors import ConfigError, CoordinatorError
-from tfcollective.launch.gather import version_problem
-from tfcollective.launch.nodes import Agents, Node
-from tfcollective.launch.provider import NodeFacts, NodeSettings, Went
-from tfcollective.tasks import TaskKey
-from tfcollective.timing import TIMING
+from tfcollective._base.codec import decode, encode_line
+from tfcollective._base.errors import ConfigError, CoordinatorError
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.timing import TIMING
+from tfcollective._base.version import __version__
+from tfcollective._control.client.channel import Channel, Retry
+from tfcollective._control.state.store import Entry
+from tfcollective._launch.agent.policy import StopCause
+from tfcollective._launch.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
+from tfcollective._launch.nodes.gather import version_problem
+from tfcollective._launch.nodes.live import Agents, Node
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings, Went
 
 FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 
@@ -260,7 +260,7 @@ def test_a_second_ctrl_c_leaves_it_less_time():
 
 def test_a_coordinator_that_is_gone(monkeypatch):
     soon = Retry(seconds=0.1, pause=0.01, first_pause=0.01)
-    monkeypatch.setattr("tfcollective.launch.nodes.Channel", partial(Channel, retry=soon))
+    monkeypatch.setattr("tfcollective._launch.nodes.live.Channel", partial(Channel, retry=soon))
     assert node(CoordinatorError("no answer")).wait().message == "h2: no answer"
     assert node(CoordinatorError("no answer"), replace(FACTS, name="")).wait().message == "no answer"
 

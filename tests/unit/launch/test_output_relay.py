@@ -3,12 +3,12 @@
 import subprocess
 import sys
 
-from tfcollective.launch.hosted.output_relay import Outbox
+from tfcollective._launch.hosted.output_relay import Outbox
 
 PROGRAM = """
 import os, subprocess, sys
-from tfcollective.control.output_log import OutputPiece
-from tfcollective.launch.hosted.output_relay import OutputRelay
+from tfcollective._control.state.output_log import OutputPiece
+from tfcollective._launch.hosted.output_relay import OutputRelay
 
 class Client:
     sent = []
@@ -36,7 +36,7 @@ def test_what_a_node_and_its_children_print_is_kept_and_sent():
 
 FULL = """
 import os
-from tfcollective.launch.hosted.output_relay import OutputRelay
+from tfcollective._launch.hosted.output_relay import OutputRelay
 
 class Client:
     sent = ""

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.placement import Blocks, Changes, Slot, in_order_of_arrival, next_changes
-from tfcollective.tasks import TaskKey, workers
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.placement import Blocks, Changes, Slot, in_order_of_arrival, next_changes
 
 A, B = Host("a", 2), Host("b", 2)
 

@@ -3,15 +3,15 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.placement import Slot
-from tfcollective.launch.plan.planner import describe, plan_hosts, plan_local, plan_newcomer
-from tfcollective.launch.plan.rank_variables import newcomer_variables
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.settings import Settings
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Placement
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import Settings
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Placement
+from tfcollective._launch.plan.hosts import parse_hosts, share_out
+from tfcollective._launch.plan.placement import Slot
+from tfcollective._launch.plan.planner import describe, plan_hosts, plan_local, plan_newcomer
+from tfcollective._launch.plan.rank_variables import newcomer_variables
+from tfcollective._launch.plan.spec import JobSpec
 
 
 def plan(num_proc=2, cores=8, environ=None, **fields):

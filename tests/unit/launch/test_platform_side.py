@@ -12,26 +12,26 @@ from types import SimpleNamespace
 import pytest
 from time_limits import within
 
-from tfcollective.codec import encode
-from tfcollective.control.channel import Channel
-from tfcollective.control.client import CoordinatorClient
-from tfcollective.control.protocol import ServerOptions, item_key
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.control.store import Entry
-from tfcollective.errors import CoordinatorError, LaunchError
-from tfcollective.failures import ExitRecord
-from tfcollective.job_keys import new_key
-from tfcollective.launch.hosted import output_relay, platform_side
-from tfcollective.launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedJob, HostedOutcome
-from tfcollective.launch.hosted.platform_side import started_again
-from tfcollective.launch.hosted.submitter_side import HostedClient, LauncherLostError
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.plan.planner import plan_local
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.run import by_name
-from tfcollective.launch.system.signals import forward_signals
-from tfcollective.tasks import workers
-from tfcollective.timing import TIMING
+from tfcollective._base.codec import encode
+from tfcollective._base.errors import CoordinatorError, LaunchError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.tasks import workers
+from tfcollective._base.timing import TIMING
+from tfcollective._control.client.channel import Channel
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.state.store import Entry
+from tfcollective._control.wire.protocol import ServerOptions, item_key
+from tfcollective._launch.hosted import output_relay, platform_side
+from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedJob, HostedOutcome
+from tfcollective._launch.hosted.platform_side import started_again
+from tfcollective._launch.hosted.submitter_side import HostedClient, LauncherLostError
+from tfcollective._launch.launcher import JobOutcome
+from tfcollective._launch.plan.planner import plan_local
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.run import by_name
+from tfcollective._launch.system.signals import forward_signals
 
 
 @pytest.fixture

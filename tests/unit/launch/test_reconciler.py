@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 from launching import until
 
-from tfcollective.agent.protocol import FinishCommand, LeaveCommand
-from tfcollective.control.state import WorldChange
-from tfcollective.failures import NOT_STARTED, ExceptionRecord, ExitRecord
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.placement import Slot
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.reconciler import Reconciler
-from tfcollective.launch.running.job import LOST
-from tfcollective.tasks import EVALUATOR, TaskKey, workers
+from tfcollective._base.failures import NOT_STARTED, ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import EVALUATOR, TaskKey, workers
+from tfcollective._control.state.membership import WorldChange
+from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
+from tfcollective._launch.elastic.reconciler import Reconciler
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.placement import Slot
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.running.job import LOST
 
 SIGTERM = 15
 

@@ -3,11 +3,11 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.control.state import WorldChange
-from tfcollective.failures import ExceptionRecord, ExitRecord
-from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
-from tfcollective.launch.outcome.report import describe_info, exit_code, headline, render, warning
-from tfcollective.tasks import TaskKey
+from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.state.membership import WorldChange
+from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
+from tfcollective._launch.report.report import describe_info, exit_code, headline, render, warning
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):

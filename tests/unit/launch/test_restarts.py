@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from tfcollective.codec import decode, encode
-from tfcollective.errors import (
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.errors import (
     ConfigError,
     InvalidArgumentError,
     LaunchError,
@@ -16,15 +16,15 @@ from tfcollective.errors import (
     StateError,
     UnsupportedError,
 )
-from tfcollective.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
-from tfcollective.launch.api import results_of
-from tfcollective.launch.launcher import JobOutcome, Launcher, StartFailure
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.outcome.restarts import obstacle, pause_before, restarted, run_job
-from tfcollective.launch.plan.planner import Plan, plan_local
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.processes import PASSED_ON
-from tfcollective.settings import Settings
+from tfcollective._base.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
+from tfcollective._base.processes import PASSED_ON
+from tfcollective._base.settings import Settings
+from tfcollective._launch.api import results_of
+from tfcollective._launch.launcher import JobOutcome, Launcher, StartFailure
+from tfcollective._launch.plan.planner import Plan, plan_local
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.report.report import exit_code, render
+from tfcollective._launch.report.restarts import obstacle, pause_before, restarted, run_job
 
 
 def ended(code=0, number=None, *, exception=None, initialised=True, generation=1, **fields):

@@ -6,19 +6,19 @@ from dataclasses import replace
 import pytest
 from fake_nodes import FakeProvider, come, refusal
 
-from tfcollective.agent.protocol import AgentConfig, Order
-from tfcollective.codec import decode
-from tfcollective.control.protocol import end_key
-from tfcollective.errors import ConfigError, RendezvousError
-from tfcollective.failures import NOT_STARTED
-from tfcollective.launch.gather import all_enrolled
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.planner import plan_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeSettings, Went
-from tfcollective.launch.run import Assignment, by_name, client_of, run_on_nodes
-from tfcollective.launch.running.job import Job
-from tfcollective.task_specs import TaskSpec, trainers_of
+from tfcollective._base.codec import decode
+from tfcollective._base.errors import ConfigError, RendezvousError
+from tfcollective._base.failures import NOT_STARTED
+from tfcollective._base.task_specs import TaskSpec, trainers_of
+from tfcollective._control.wire.protocol import end_key
+from tfcollective._launch.agent.protocol import AgentConfig, Order
+from tfcollective._launch.nodes.gather import all_enrolled
+from tfcollective._launch.nodes.provider import NodeSettings, Went
+from tfcollective._launch.plan.hosts import parse_hosts, share_out
+from tfcollective._launch.plan.planner import plan_hosts
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.run import Assignment, by_name, client_of, run_on_nodes
+from tfcollective._launch.running.job import Job
 
 SPEC = JobSpec(("train",), 3, hosts=parse_hosts("a:2,b:1"))
 PLAN = plan_hosts(SPEC, share_out(SPEC.hosts, 3), {})

@@ -7,9 +7,9 @@ import threading
 import pytest
 from time_limits import within
 
-from tfcollective.agent.orders import Interrupts
-from tfcollective.launch.system.signals import DeferredCall, StopSwitch, forward_signals, heed
-from tfcollective.processes import PASSED_ON
+from tfcollective._base.processes import PASSED_ON
+from tfcollective._launch.agent.orders import Interrupts
+from tfcollective._launch.system.signals import DeferredCall, StopSwitch, forward_signals, heed
 
 
 def follow(switch, ready, received_numbers):

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective._launch.plan.spec import JobSpec
 
 
 @pytest.fixture

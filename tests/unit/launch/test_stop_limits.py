@@ -1,15 +1,15 @@
-"""What is handed on of :mod:`tfcollective.timing`."""
+"""What is handed on of :mod:`tfcollective._base.timing`."""
 
 import signal
 
 import pytest
 from tfcollective_launchers.mpi import MpiOptions, mpirun_command
 
-from tfcollective.agent.policy import StopCause
-from tfcollective.agent.protocol import StopCommand
-from tfcollective.launch.nodes import stop_limit
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.timing import TIMING
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.agent.policy import StopCause
+from tfcollective._launch.agent.protocol import StopCommand
+from tfcollective._launch.nodes.live import stop_limit
+from tfcollective._launch.plan.spec import JobSpec
 
 GRACES = [0.0, 10.0, 600.0]
 

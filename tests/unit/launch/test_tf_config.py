@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective.errors import LaunchError, UnsupportedError
-from tfcollective.identity import discover
-from tfcollective.launch.plan.hosts import parse_hosts, share_out
-from tfcollective.launch.plan.planner import plan_hosts, plan_local, with_tf_config
-from tfcollective.launch.plan.rank_variables import tf_config
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.providers.join import JoinedLauncher
-from tfcollective.machine.network import choose_endpoints, free_ports
-from tfcollective.settings import Settings
-from tfcollective.task_specs import allreduce_topology, trainers_of
-from tfcollective.tasks import TaskKey, trainers, workers
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import LaunchError, UnsupportedError
+from tfcollective._base.machine.network import choose_endpoints, free_ports
+from tfcollective._base.settings import Settings
+from tfcollective._base.task_specs import allreduce_topology, trainers_of
+from tfcollective._base.tasks import TaskKey, trainers, workers
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.identity import discover
+from tfcollective._launch.plan.hosts import parse_hosts, share_out
+from tfcollective._launch.plan.planner import plan_hosts, plan_local, with_tf_config
+from tfcollective._launch.plan.rank_variables import tf_config
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.join import JoinedLauncher
 
 
 def test_what_we_write_we_understand():

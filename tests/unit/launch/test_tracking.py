@@ -8,17 +8,17 @@ from dataclasses import replace
 import pytest
 from time_limits import within
 
-from tfcollective.codec import decode, encode
-from tfcollective.control.job_state import JobView
-from tfcollective.control.state import TaskView
-from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher
-from tfcollective.launch.outcome.tracking import metrics_of, parameters_of, tracking
-from tfcollective.launch.plan.planner import Plan
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.task_specs import TaskSpec
-from tfcollective.tasks import TaskKey
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.task_specs import TaskSpec
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.membership import TaskView
+from tfcollective._launch.hosted.messages import HostedOutcome
+from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher
+from tfcollective._launch.plan.planner import Plan
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.report.tracking import metrics_of, parameters_of, tracking
 
 FIGURES = {"awake_time_ratio": 0.5, "eval_step_mean_duration": 0.01, "last_training_step": 6, "nb_eval_steps": 8}
 SPEC = JobSpec(("x", "--password", "sesame"), 1, task_specs={"worker": TaskSpec(1, 1), "evaluator": TaskSpec(1, 1)})

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from time_limits import within
 
-from tfcollective.errors import LaunchError
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import LaunchError
+from tfcollective._base.timing import TIMING
 
 kubernetes = pytest.importorskip("kubernetes")
 

@@ -16,10 +16,10 @@ from tfcollective_launchers.kubernetes.objects import (
 )
 from tfcollective_launchers.kubernetes.options import KubernetesOptions
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.task_specs import TaskSpec, trainers_of
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._base.task_specs import TaskSpec, trainers_of
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.spec import JobSpec
 
 PLATFORM = {"image": "example", "name": "train-1", "key_secret": "train-1-job"}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from manifests import pod_templates, problems, read
 
-from tfcollective.cli.app import invoke
+from tfcollective._cli.app import invoke
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = Path(__file__).with_name("golden")

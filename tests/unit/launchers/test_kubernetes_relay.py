@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from tfcollective_launchers.kubernetes.relay import Relay
 
-from tfcollective.errors import LaunchError
+from tfcollective._base.errors import LaunchError
 
 
 @pytest.fixture

@@ -6,15 +6,15 @@ import pytest
 from launching import until
 from tfcollective_launchers.mpi import MpiLauncher, MpiOptions, MpirunProvider, check_flavour, mpirun_command, placed
 
-from tfcollective.errors import ConfigError
-from tfcollective.identity.mpi import open_mpi_place
-from tfcollective.launch.api import run
-from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.hosts import parse_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.platform_options import platform_options
-from tfcollective.launch.provider import NodeFacts, NodeSettings
-from tfcollective.launch.providers.local import LocalLauncher
+from tfcollective._base.errors import ConfigError
+from tfcollective._control.identity.mpi import open_mpi_place
+from tfcollective._launch.api import run
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.plan.hosts import parse_hosts
+from tfcollective._launch.plan.platform_options import platform_options
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.platforms.local import LocalLauncher
+from tfcollective._launch.report.restarts import run_job
 
 AGENT = ("python", "agent")
 GRACE_S = 12.5
@@ -119,8 +119,8 @@ def test_agents_of_a_job_inside_another_get_the_key_of_their_own(monkeypatch):
 
 
 _READ_KEY = """
-from tfcollective.identity.keys import read_key
-from tfcollective.settings import Settings
+from tfcollective._control.identity.keys import read_key
+from tfcollective._base.settings import Settings
 assert read_key(Settings.load()) == bytes.fromhex("ab" * 16)
 """
 

@@ -19,15 +19,15 @@ from tfcollective_launchers.slurm.provider import AllocationHosts, SlurmProvider
 from tfcollective_launchers.slurm.script import ELSEWHERE, OPTIONS, batch_script, run_words
 from tfcollective_launchers.slurm.submission import Followed, Tail, ended_by, outcome_of
 
-from tfcollective.cli.run import run
-from tfcollective.cli.run_options import job_spec
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.launch.launcher import JobOutcome, StartFailure, find_manager
-from tfcollective.launch.outcome.report import exit_code, render
-from tfcollective.launch.outcome.restarts import run_job
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.spec import FunctionCall, JobSpec
-from tfcollective.launch.provider import NodeFacts, NodeSettings
+from tfcollective._base.errors import ConfigError, LaunchError
+from tfcollective._cli.run import run
+from tfcollective._cli.run_options import job_spec
+from tfcollective._launch.launcher import JobOutcome, StartFailure, find_manager
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.spec import FunctionCall, JobSpec
+from tfcollective._launch.report.report import exit_code, render
+from tfcollective._launch.report.restarts import run_job
 
 ALLOCATED = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "gpu[07-08],big", "SLURM_TASKS_PER_NODE": "2(x2),1"}
 HOSTS = (Host("gpu07", 2), Host("gpu08", 2), Host("big", 1))

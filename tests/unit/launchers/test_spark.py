@@ -11,10 +11,10 @@ from tfcollective_launchers.spark.options import SparkOptions
 from tfcollective_launchers.spark.reasons import lost_partition, reason_of
 from tfcollective_launchers.spark.task import agent_environment
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.plan.hosts import Host
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.provider import NodeFacts
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._launch.nodes.provider import NodeFacts
+from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.spec import JobSpec
 
 ABORTED = (
     "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"

@@ -16,12 +16,12 @@ from tfcollective_launchers.ssh import (
     ssh_command,
 )
 
-from tfcollective._version import __version__
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.hosts import parse_hosts
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.launch.platform_options import platform_options
-from tfcollective.launch.system.ssh import SshOptions
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.version import __version__
+from tfcollective._launch.plan.hosts import parse_hosts
+from tfcollective._launch.plan.platform_options import platform_options
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.system.ssh import SshOptions
 
 OPTIONS = SshOptions(python="/opt/py")
 

@@ -21,16 +21,16 @@ from tfcollective_launchers.yarn.environment import archives_of, environment_of,
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.table import render_table
 
-from tfcollective.errors import ConfigError, LaunchError
-from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.plan.placement import Slot
-from tfcollective.launch.plan.planner import plan_newcomer
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.task_specs import NodeLabel, TaskSpec, trainers_of
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Placement
+from tfcollective._base.errors import ConfigError, LaunchError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.task_specs import NodeLabel, TaskSpec, trainers_of
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Placement
+from tfcollective._launch.hosted.messages import ContainerRow, HostedOutcome
+from tfcollective._launch.launcher import JobOutcome
+from tfcollective._launch.plan.placement import Slot
+from tfcollective._launch.plan.planner import plan_newcomer
+from tfcollective._launch.plan.spec import JobSpec
 
 GOLDEN = Path(__file__).with_name("golden")
 STAGED = {"tfcollective-job.json": "/tmp/x/tfcollective-job.json", "tfcollective.key": "/tmp/x/tfcollective.key"}

@@ -7,10 +7,10 @@ from click.testing import CliRunner
 from tfcollective_launchers.yarn.api import run_on_yarn
 from tfcollective_launchers.yarn.launcher import YarnLauncher
 
-from tfcollective.cli.run import run
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.launch.launcher import GROUP, find_manager
-from tfcollective.task_specs import TaskSpec
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._base.task_specs import TaskSpec
+from tfcollective._cli.run import run
+from tfcollective._launch.launcher import GROUP, find_manager
 
 installed = pytest.mark.skipif(
     not entry_points(group=GROUP, name="yarn"),

@@ -13,14 +13,14 @@ from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.records import Record, recall
 from tfcollective_launchers.yarn.skein_client import AppState
 
-from tfcollective.errors import ConfigError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.hosted.submitter_side import LauncherLostError
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.outcome.report import exit_code
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.exit_codes import ExitCode
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.hosted.messages import HostedOutcome
+from tfcollective._launch.hosted.submitter_side import LauncherLostError
+from tfcollective._launch.launcher import JobOutcome
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.report.report import exit_code
 
 APPLICATION = "application_1_1"
 SECURITY = SimpleNamespace(cert_bytes=b"c", key_bytes=b"p")

@@ -9,8 +9,8 @@ from tfcollective_launchers.yarn.launcher import run_application
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import import_skein
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.spec import JobSpec
+from tfcollective._base.errors import ConfigError
+from tfcollective._launch.plan.spec import JobSpec
 
 SITE = """<?xml version="1.0"?>
 <configuration>

@@ -12,10 +12,10 @@ from tfcollective_launchers.yarn.application import Amount, Request
 from tfcollective_launchers.yarn.master import SkeinPlatform, attempt_of
 from tfcollective_launchers.yarn.skein_client import ATTEMPT_KEY, ENDPOINT_KEY
 
-from tfcollective.clock import SYSTEM_CLOCK
-from tfcollective.errors import LaunchError
-from tfcollective.launch.provider import NodeFacts, NodeSettings
-from tfcollective.timing import TIMING
+from tfcollective._base.clock import SYSTEM_CLOCK
+from tfcollective._base.errors import LaunchError
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
 
 WANTED = [Request(f"worker-{index}", "worker", Amount(4096, 1), "", 1) for index in range(3)]
 

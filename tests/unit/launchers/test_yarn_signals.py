@@ -9,8 +9,8 @@ from tfcollective_launchers.yarn.launcher import _Submitted
 from tfcollective_launchers.yarn.records import Record, recall
 from tfcollective_launchers.yarn.skein_client import AppState
 
-from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import JobOutcome
+from tfcollective._launch.hosted.messages import HostedOutcome
+from tfcollective._launch.launcher import JobOutcome
 
 COORDINATOR = "127.0.0.1:1"
 RECORD = Record(COORDINATOR, b"k", b"certificate", b"private")

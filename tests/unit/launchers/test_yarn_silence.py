@@ -20,9 +20,9 @@ from tfcollective_launchers.yarn.skein_client import (
 )
 from time_limits import within
 
-from tfcollective.failures import ExitRecord
-from tfcollective.launch.hosted.messages import ContainerRow, HostedOutcome
-from tfcollective.launch.launcher import JobOutcome
+from tfcollective._base.failures import ExitRecord
+from tfcollective._launch.hosted.messages import ContainerRow, HostedOutcome
+from tfcollective._launch.launcher import JobOutcome
 
 REPORT = SimpleNamespace(
     state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h", port=1

@@ -11,12 +11,12 @@ from tfcollective_launchers.yarn.launcher import _Submitted
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import AppState, YarnClient
 
-from tfcollective.errors import RendezvousError
-from tfcollective.launch.hosted.messages import HostedOutcome
-from tfcollective.launch.launcher import JobOutcome
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.task_specs import TaskSpec
-from tfcollective.timing import TIMING
+from tfcollective._base.errors import RendezvousError
+from tfcollective._base.task_specs import TaskSpec
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.hosted.messages import HostedOutcome
+from tfcollective._launch.launcher import JobOutcome
+from tfcollective._launch.plan.spec import JobSpec
 
 APPLICATION = "application_1_1"
 SPEC = JobSpec(("a",), 2, task_specs={"worker": TaskSpec("4 GiB", 1, instances=2)})

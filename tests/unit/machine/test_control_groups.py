@@ -2,8 +2,8 @@
 
 import pytest
 
-from tfcollective.machine.control_groups import MemoryKills, MemoryLimit, memory_kills, memory_limit, quota_cores
-from tfcollective.machine.cores import available_cores
+from tfcollective._base.machine.control_groups import MemoryKills, MemoryLimit, memory_kills, memory_limit, quota_cores
+from tfcollective._base.machine.cores import available_cores
 
 
 def mounted(tmp_path, kind, root="/", controllers="rw"):

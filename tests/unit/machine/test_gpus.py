@@ -1,9 +1,9 @@
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.launch.plan.planner import plan_local
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.machine.gpus import gpu_variables, visible_gpus
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.machine.gpus import gpu_variables, visible_gpus
+from tfcollective._launch.plan.planner import plan_local
+from tfcollective._launch.plan.spec import JobSpec
 
 ONE = {"TFCOLLECTIVE_GPUS_PER_PROC": "1"}
 SHARED = {"TFCOLLECTIVE_SHARE_GPUS": "1"}

@@ -1,6 +1,6 @@
 """Which address of this machine others are to use."""
 
-from tfcollective.machine import network
+from tfcollective._base.machine import network
 
 
 def without_routes(monkeypatch, interfaces):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective import errors
-from tfcollective._native import abi, library
-from tfcollective.communicator import CommunicatorOptions
-from tfcollective.settings import TRANSPORTS, Settings
-from tfcollective.timing import MOST_SECONDS
+from tfcollective._base import errors
+from tfcollective._base.settings import TRANSPORTS, Settings
+from tfcollective._base.timing import MOST_SECONDS
+from tfcollective._runtime.communicator import CommunicatorOptions
+from tfcollective._runtime.native_library import abi, library
 
 STRUCTS = {
     "tfc_error": abi.Error,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective._native import library
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
+from tfcollective._runtime.native_library import library
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfcollective import log
+from tfcollective._base import log
 
 
 @contextlib.contextmanager

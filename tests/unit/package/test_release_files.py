@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tfcollective._version import TENSORFLOWS
+from tfcollective._base.version import TENSORFLOWS
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -25,7 +25,7 @@ def version_of(path, before):
     ("path", "before"), [("benchmarks/tfcollective_bench/__init__.py", "__version__ = "), ("CITATION.cff", "version: ")]
 )
 def test_one_place_has_the_version_and_others_follow(path, before):
-    assert version_of(path, before) == version_of("tfcollective/_version.py", "__version__ = ")
+    assert version_of(path, before) == version_of("tfcollective/_base/version.py", "__version__ = ")
 
 
 def test_the_tests_run_with_each_tensorflow_that_is_said_to_be_tested():

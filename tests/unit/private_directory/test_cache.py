@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.private_directory import cache_directory
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.private_directory import cache_directory
 
 
 def test_the_cache_of_a_user_without_a_home(monkeypatch):

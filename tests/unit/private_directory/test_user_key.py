@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.private_directory import user_key
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.private_directory import user_key
 
 
 def test_everybody_gets_the_key_that_was_made_first(tmp_path):

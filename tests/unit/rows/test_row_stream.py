@@ -7,10 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from tfcollective import row_stream
-from tfcollective.errors import ProtocolError
-from tfcollective.job_keys import new_key
-from tfcollective.row_stream import RowReader, RowWriter
+from tfcollective._base.errors import ProtocolError
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.rows import stream as row_stream
+from tfcollective._base.rows.stream import RowReader, RowWriter
 
 KEY = new_key()
 

@@ -1,6 +1,6 @@
 """How long a change of the world takes, phase by phase."""
 
-from tfcollective.runtime.change_times import ChangeTimes
+from tfcollective._runtime.change_times import ChangeTimes
 
 
 def test_each_change_is_published_once_at_the_first_commit():

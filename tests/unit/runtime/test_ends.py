@@ -9,16 +9,16 @@ import threading
 import pytest
 from time_limits import within
 
-from tfcollective.communicator import CommunicatorInfo
-from tfcollective.errors import PeerLostError
-from tfcollective.runtime import ends
-from tfcollective.runtime.ends import ExitCodeHook, end_on_sigterm, terminated
-from tfcollective.runtime.interrupt import InterruptWatch
+from tfcollective._base.errors import PeerLostError
+from tfcollective._runtime import ends
+from tfcollective._runtime.communicator import CommunicatorInfo
+from tfcollective._runtime.ends import ExitCodeHook, end_on_sigterm, terminated
+from tfcollective._runtime.interrupt import InterruptWatch
 
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith("TFCOLLECTIVE_")}
 WAITING = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
 HOOKED = """
-import tfcollective.runtime.ends as ends
+import tfcollective._runtime.ends as ends
 from tfcollective import errors
 ends.ExitCodeHook(lambda: None).install()
 """

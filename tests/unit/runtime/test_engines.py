@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import tfcollective
-from tfcollective.errors import ConfigError
+from tfcollective._base.errors import ConfigError
 
 
 @pytest.mark.parametrize(

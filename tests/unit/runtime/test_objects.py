@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tfcollective import payload
-from tfcollective.errors import InvalidArgumentError, ProtocolError
-from tfcollective.runtime.objects import SealedExchange
-from tfcollective.runtime.process_sets import GLOBAL_SET, Members
+from tfcollective._base import payload
+from tfcollective._base.errors import InvalidArgumentError, ProtocolError
+from tfcollective._runtime.objects import SealedExchange
+from tfcollective._runtime.process_sets import GLOBAL_SET, Members
 
 KEY = b"k" * 32
 EVERYONE = Members(GLOBAL_SET, (0, 1), 0)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import tfcollective
-from tfcollective import runtime
-from tfcollective.communicator import Listener, NativeCommunicator, Sum
-from tfcollective.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
-from tfcollective.runtime.objects import SealedExchange
-from tfcollective.runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
+from tfcollective._runtime.communicator import Listener, NativeCommunicator, Sum
+from tfcollective._runtime.objects import SealedExchange
+from tfcollective._runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
 
 SIZE = 3
 KEY = b"k" * 16

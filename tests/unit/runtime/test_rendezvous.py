@@ -2,15 +2,15 @@ import socket
 
 import pytest
 
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.control.server import CoordinatorServer
-from tfcollective.errors import ConfigError
-from tfcollective.identity import Identity, KeySource, key_source
-from tfcollective.runtime import native, rendezvous
-from tfcollective.runtime.rendezvous import arrange, choose_bind_host, choose_listening_host
-from tfcollective.settings import Settings
-from tfcollective.tasks import TaskKey, workers
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import Settings
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.identity import Identity, KeySource, key_source
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.wire.protocol import ServerOptions
+from tfcollective._runtime import native, rendezvous
+from tfcollective._runtime.rendezvous import arrange, choose_bind_host, choose_listening_host
 
 KEY = b"k" * 32
 

@@ -17,9 +17,9 @@ import pytest
 from launching import until
 from time_limits import within
 
-from tfcollective import elastic, runtime
-from tfcollective.control.client import CoordinatorUnreachableError
-from tfcollective.errors import (
+from tfcollective import _runtime as runtime
+from tfcollective import elastic
+from tfcollective._base.errors import (
     CollectiveAbortedError,
     CollectiveCancelledError,
     CollectiveTimeoutError,
@@ -27,12 +27,13 @@ from tfcollective.errors import (
     RendezvousError,
     StateError,
 )
-from tfcollective.identity import discover
-from tfcollective.runtime.engine import JoinResult, register
-from tfcollective.runtime.native import NativeEngine, identify
-from tfcollective.runtime.session import Session
-from tfcollective.settings import Settings
-from tfcollective.topology import SINGLE
+from tfcollective._base.settings import Settings
+from tfcollective._base.topology import SINGLE
+from tfcollective._control.client.client import CoordinatorUnreachableError
+from tfcollective._control.identity import discover
+from tfcollective._runtime.engine import JoinResult, register
+from tfcollective._runtime.native import NativeEngine, identify
+from tfcollective._runtime.session import Session
 
 
 def test_a_process_that_runs_its_parents_script_once_more_is_told_where_init_belongs(monkeypatch):
@@ -43,7 +44,7 @@ def test_a_process_that_runs_its_parents_script_once_more_is_told_where_init_bel
         "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
         "PMIX_NAMESPACE": "j",
     }
-    monkeypatch.setattr("tfcollective.runtime.native.environ_snapshot", lambda: several)
+    monkeypatch.setattr("tfcollective._runtime.native.environ_snapshot", lambda: several)
     with pytest.raises(StateError, match=r"started by worker:1 itself.*under if __name__ == '__main__'"):
         identify(Settings())
     assert identify(Settings(identity="single")).world_size == 1

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import tfcollective
-from tfcollective import runtime
-from tfcollective.errors import ConfigError, StateError, UnsupportedError
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import ConfigError, StateError, UnsupportedError
 
 QUESTIONS = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 

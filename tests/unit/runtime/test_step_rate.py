@@ -2,7 +2,7 @@
 
 from manual_clock import ManualClock
 
-from tfcollective.runtime.step_rate import StepRate
+from tfcollective._runtime.step_rate import StepRate
 
 
 def test_it_speaks_now_and_then_and_at_the_end():

@@ -14,7 +14,7 @@ import pytest
 from self_signed import self_signed
 from time_limits import within
 
-from tfcollective.runtime.trainer_status import TrainerStatus
+from tfcollective._runtime.trainer_status import TrainerStatus
 
 
 @pytest.fixture

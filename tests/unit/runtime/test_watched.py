@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from time_limits import within
 
-from tfcollective.clock import Deadline, poll
-from tfcollective.communicator import Listener
-from tfcollective.errors import CollectiveAbortedError, CollectiveCancelledError, CoordinatorError, PeerLostError
-from tfcollective.identity import Identity
-from tfcollective.runtime.native import NativeEngine, call_watched
-from tfcollective.runtime.process_sets import GLOBAL_SET, Members
-from tfcollective.settings import Settings
-from tfcollective.tasks import TaskKey
+from tfcollective._base.clock import Deadline, poll
+from tfcollective._base.errors import CollectiveAbortedError, CollectiveCancelledError, CoordinatorError, PeerLostError
+from tfcollective._base.settings import Settings
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control.identity import Identity
+from tfcollective._runtime.communicator import Listener
+from tfcollective._runtime.native import NativeEngine, call_watched
+from tfcollective._runtime.process_sets import GLOBAL_SET, Members
 
 LATER = Deadline.after(3600)
 KEY = b"0123456789abcdef"

@@ -14,11 +14,11 @@ import pytest
 from time_limits import within
 
 import tfcollective
-from tfcollective.communicator import CommunicatorInfo
-from tfcollective.errors import ConfigError, CoordinatorError, PeerLostError
-from tfcollective.failures import member, read_exception
-from tfcollective.runtime.crash import CrashHook, came_through_collective, describe_cause, noted_if_permanent
-from tfcollective.runtime.interrupt import InterruptWatch, is_stuck
+from tfcollective._base.errors import ConfigError, CoordinatorError, PeerLostError
+from tfcollective._base.failures import member, read_exception
+from tfcollective._runtime.communicator import CommunicatorInfo
+from tfcollective._runtime.crash import CrashHook, came_through_collective, describe_cause, noted_if_permanent
+from tfcollective._runtime.interrupt import InterruptWatch, is_stuck
 
 INFO = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
 

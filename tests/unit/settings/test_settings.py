@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 import tfcollective
-from tfcollective.errors import ConfigError
-from tfcollective.settings import VARIABLES, Settings, markdown_table, variable, without_outer_job
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import Endpoint
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import VARIABLES, Settings, markdown_table, variable, without_outer_job
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint
 
 PACKAGE = Path(tfcollective.__file__).parent
 
@@ -112,7 +112,7 @@ def test_a_number_that_cannot_be_used_says_what_is_needed(text, needed):
 
 
 def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, monkeypatch):
-    monkeypatch.setattr("tfcollective.settings._noted", set())
+    monkeypatch.setattr("tfcollective._base.settings._noted", set())
     environ = {"TFCOLLECTIVE_OP_TIMEUOT": "3", "TFCOLLECTIVE_PIGEONS": "3"}
     with caplog.at_level(logging.WARNING):
         Settings.load(environ)
@@ -124,7 +124,7 @@ def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, m
 
 
 def test_the_address_of_a_kubernetes_service_of_our_name_is_no_misspelt_setting(caplog, monkeypatch):
-    monkeypatch.setattr("tfcollective.settings._noted", set())
+    monkeypatch.setattr("tfcollective._base.settings._noted", set())
     names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR")
     with caplog.at_level(logging.WARNING):
         Settings.load({f"TFCOLLECTIVE_{name}": "1" for name in names})
@@ -146,4 +146,4 @@ def test_no_other_module_reads_the_environment():
         and isinstance(node.value, ast.Name)
         and node.value.id == "os"
     }
-    assert readers == {"tfcollective/settings.py"}
+    assert readers == {"tfcollective/_base/settings.py"}

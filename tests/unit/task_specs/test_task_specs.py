@@ -1,7 +1,7 @@
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.task_specs import (
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.task_specs import (
     NodeLabel,
     TaskSpec,
     allreduce_topology,

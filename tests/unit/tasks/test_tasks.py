@@ -1,7 +1,7 @@
 import pytest
 
-from tfcollective.errors import ConfigError
-from tfcollective.tasks import TaskKey, trainers, workers
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.tasks import TaskKey, trainers, workers
 
 
 def test_text_round_trip():

@@ -10,9 +10,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.tensorflow.adasum import combine
-from tfcollective.tensorflow.gradients import _warn_of_adasum
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow._adasum import combine
+from tfcollective.tensorflow._gradients import _warn_of_adasum
 
 pytestmark = pytest.mark.tensorflow
 

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfcollective.tensorflow.plan import (
+from tfcollective.tensorflow._plan import (
     SHARED_MEMORY,
     GradientSpec,
     LinkCost,

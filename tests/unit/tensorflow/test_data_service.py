@@ -13,10 +13,10 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 import tfcollective.tensorflow as hvd
-from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
+from tfcollective._base.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
 from tfcollective.tensorflow.data import compute_worker
+from tfcollective.tensorflow.data._rendezvous import ComputeService
 from tfcollective.tensorflow.data.compute_service import TfDataServiceConfig, tf_data_service
-from tfcollective.tensorflow.data.rendezvous import ComputeService
 
 pytestmark = pytest.mark.tensorflow
 CONFIG = TfDataServiceConfig(1, 2, "compute", {"": [("127.0.0.1", 5)]}, b"k" * 32, 7)

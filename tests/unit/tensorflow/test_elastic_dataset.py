@@ -10,8 +10,8 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import FakeCommunicator, fake_world
 
-from tfcollective.communicator import Min, Op
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
+from tfcollective._runtime.communicator import Min, Op
 from tfcollective.tensorflow.elastic import ObjectState, elastic_dataset
 
 pytestmark = pytest.mark.tensorflow
@@ -65,7 +65,7 @@ def test_the_epoch_ends_when_one_rank_has_no_batch_left(
     state = ObjectState(done=0)
     with fake_world(2):
         other = Others(others, asks)
-        monkeypatch.setattr("tfcollective.runtime.get_communicator", lambda: other)
+        monkeypatch.setattr("tfcollective._runtime.get_communicator", lambda: other)
         batches = list(elastic_dataset(build, state, batch_size=2))
     assert len(batches) == expected
     assert state.done == expected * 4

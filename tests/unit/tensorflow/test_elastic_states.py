@@ -15,8 +15,9 @@ from fake_world import fake_world
 import tfcollective
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective.elastic import HorovodInternalError, loop
-from tfcollective.errors import PeerLostError
+from tfcollective._base.errors import PeerLostError
+from tfcollective.elastic import HorovodInternalError
+from tfcollective.elastic import _loop as loop
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

@@ -7,8 +7,8 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tfcollective.errors import Code, CollectiveError
-from tfcollective.tensorflow.external_ops import tensorflow_error
+from tfcollective._base.errors import Code, CollectiveError
+from tfcollective.tensorflow._external_ops import tensorflow_error
 
 pytestmark = pytest.mark.tensorflow
 ROOT = Path(__file__).resolve().parents[3]

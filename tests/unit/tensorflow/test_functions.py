@@ -14,11 +14,11 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective import runtime
-from tfcollective._version import TENSORFLOWS
-from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
-from tfcollective.runtime.process_sets import Members, ProcessSet, _Registered
-from tfcollective.tensorflow import ops
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._base.version import TENSORFLOWS
+from tfcollective._runtime.process_sets import Members, ProcessSet, _Registered
+from tfcollective.tensorflow import _ops as ops
 
 pytestmark = pytest.mark.tensorflow
 
@@ -192,7 +192,7 @@ def test_one_rank() -> None:
 
 
 def test_untried_versions_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    from tfcollective.tensorflow import ops
+    from tfcollective.tensorflow import _ops as ops
 
     for minor in TENSORFLOWS:
         ops._warn_of_untried(f"{minor}.1")

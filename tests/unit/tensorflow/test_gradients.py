@@ -12,9 +12,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import FakeOps, fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError, UnsupportedError
-from tfcollective.tensorflow.aggregation import GradientAggregation
-from tfcollective.tensorflow.external_ops import WithoutPlans
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
+from tfcollective.tensorflow._aggregation import GradientAggregation
+from tfcollective.tensorflow._external_ops import WithoutPlans
 
 pytestmark = pytest.mark.tensorflow
 

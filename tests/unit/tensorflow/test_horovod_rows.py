@@ -15,7 +15,7 @@ from fake_world import fake_world
 
 import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError
+from tfcollective._base.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

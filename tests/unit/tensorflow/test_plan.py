@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfcollective.communicator import Average, Sum
-from tfcollective.tensorflow.plan import (
+from tfcollective._runtime.communicator import Average, Sum
+from tfcollective.tensorflow._plan import (
     Bucket,
     BucketSizes,
     GradientSpec,

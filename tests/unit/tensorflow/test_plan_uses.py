@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-from tfcollective.tensorflow.names import PlanUses
+from tfcollective.tensorflow._names import PlanUses
 
 
 class Function:

@@ -8,7 +8,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from tfcollective.tensorflow.readiness import ready_order
+from tfcollective.tensorflow._readiness import ready_order
 
 pytestmark = pytest.mark.tensorflow
 

@@ -14,9 +14,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import FakeOps, fake_world
 
 import tfcollective.keras as tfk
-from tfcollective.errors import CollectiveMismatchError
-from tfcollective.tensorflow.guard import fingerprints
-from tfcollective.tensorflow.replicas import relative_difference, rounding_bound
+from tfcollective._base.errors import CollectiveMismatchError
+from tfcollective.tensorflow._guard import fingerprints
+from tfcollective.tensorflow._replicas import relative_difference, rounding_bound
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras

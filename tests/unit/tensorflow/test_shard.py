@@ -15,9 +15,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError
-from tfcollective.identity import discover
-from tfcollective.settings import Settings
+from tfcollective._base.errors import InvalidArgumentError
+from tfcollective._base.settings import Settings
+from tfcollective._control.identity import discover
 
 pytestmark = pytest.mark.tensorflow
 

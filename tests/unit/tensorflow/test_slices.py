@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.tensorflow.functions import merged
+from tfcollective.tensorflow._functions import merged
 
 pytestmark = pytest.mark.tensorflow
 ROWS, TABLE, WIDTH = 16384, 500, 64

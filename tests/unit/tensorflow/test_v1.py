@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.errors import InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
 v1 = tf.compat.v1

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tfcollective.codec import decode, encode
-from tfcollective.errors import ConfigError
-from tfcollective.timeline import WAIT, Interval, RankTimeline, summarise, summary_text, trace_document
+from tfcollective._base.codec import decode, encode
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.timeline import WAIT, Interval, RankTimeline, summarise, summary_text, trace_document
 
 MS = 1_000_000
 

@@ -4,10 +4,10 @@ import signal
 
 import pytest
 
-from tfcollective.agent.policy import Stop, StopCause, stop_schedule
-from tfcollective.control.protocol import ServerOptions
-from tfcollective.settings import Settings
-from tfcollective.timing import TIMING, Timing
+from tfcollective._base.settings import Settings
+from tfcollective._base.timing import TIMING, Timing
+from tfcollective._control.wire.protocol import ServerOptions
+from tfcollective._launch.agent.policy import Stop, StopCause, stop_schedule
 
 GRACES = [0.0, TIMING.grace, 600.0]
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

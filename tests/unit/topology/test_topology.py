@@ -1,9 +1,9 @@
 import pytest
 
-from tfcollective.codec import decode, encode, from_document
-from tfcollective.errors import ConfigError
-from tfcollective.tasks import TaskKey
-from tfcollective.topology import SINGLE, Endpoint, Member, Placement, PortRange, World
+from tfcollective._base.codec import decode, encode, from_document
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import SINGLE, Endpoint, Member, Placement, PortRange, World
 
 
 def world(*nodes):

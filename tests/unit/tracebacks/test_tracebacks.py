@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tfcollective.tracebacks import cause_line, folded_traceback
+from tfcollective._base.tracebacks import cause_line, folded_traceback
 
 KERAS = "/venv/lib/python3.11/site-packages/keras/src/trainer.py"
 TENSORFLOW = "/venv/lib/python3.11/site-packages/tensorflow/python/eager.py"

@@ -17,13 +17,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective import runtime
-from tfcollective.clock import poll
-from tfcollective.codec import decode, encode, from_document, to_document
-from tfcollective.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
-from tfcollective.private_directory import write_private
-from tfcollective.settings import Settings
-from tfcollective.tensorflow.data.rendezvous import ComputeClient
+from tfcollective import _runtime as runtime
+from tfcollective._base.clock import poll
+from tfcollective._base.codec import decode, encode, from_document, to_document
+from tfcollective._base.errors import ConfigError, InvalidArgumentError, RendezvousError, UnsupportedError
+from tfcollective._base.private_directory import write_private
+from tfcollective._base.settings import Settings
+from tfcollective.tensorflow.data._rendezvous import ComputeClient
 
 __all__ = ["SIDES", "TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 

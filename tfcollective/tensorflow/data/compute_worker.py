@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfcollective import runtime
-from tfcollective.errors import ConfigError
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import ConfigError
+from tfcollective.tensorflow._objects import broadcast_object
+from tfcollective.tensorflow.data._rendezvous import ComputeService
 from tfcollective.tensorflow.data.compute_service import SIDES, TfDataServiceConfig, compute_worker_fn, own_host
-from tfcollective.tensorflow.data.rendezvous import ComputeService
-from tfcollective.tensorflow.objects import broadcast_object
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from tfcollective.settings import Settings, environ_snapshot
+from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective_bench.allreduce.measure import measure, parse_arguments, pin
 
 __all__ = ["main"]
@@ -73,7 +73,7 @@ class _Endpoint:
 
 
 def _ours(pinned: bool, require_shm: bool) -> _Endpoint:
-    from tfcollective.identity import discover
+    from tfcollective._control.identity import discover
 
     pin(discover(Settings.load(), environ_snapshot()).task.index, pinned)
     import tensorflow as tf

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfcollective.settings import environ_snapshot
+from tfcollective._base.settings import environ_snapshot
 from tfcollective_bench.allreduce.measure import measure, numpy_dtype, parse_arguments, pin
 
 __all__ = ["main"]

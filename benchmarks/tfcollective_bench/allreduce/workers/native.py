@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 import tfcollective
-from tfcollective._native import abi, load
-from tfcollective.communicator import Communicator, NativeCommunicator, Sum
-from tfcollective.identity import discover
-from tfcollective.settings import Settings, environ_snapshot
+from tfcollective._base.settings import Settings, environ_snapshot
+from tfcollective._control.identity import discover
+from tfcollective._runtime.communicator import Communicator, NativeCommunicator, Sum
+from tfcollective._runtime.native_library import abi, load
 from tfcollective_bench.allreduce.measure import measure, numpy_dtype, parse_arguments, pin
 
 __all__ = ["main"]

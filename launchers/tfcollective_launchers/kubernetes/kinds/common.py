@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfcollective.errors import ConfigError, UnsupportedError
-from tfcollective.exit_codes import ExitCode
-from tfcollective.launch.plan.spec import JobSpec
-from tfcollective.machine.gpus import gpu_variables
-from tfcollective.settings import variable
-from tfcollective.timing import TIMING
+from tfcollective.launcher import TIMING, ConfigError, ExitCode, JobSpec, UnsupportedError, gpu_variables, variable
 from tfcollective_launchers.kubernetes.names import KEY_DIRECTORY, SHARED_MEMORY
 from tfcollective_launchers.kubernetes.options import KubernetesOptions, Toleration, Volume
 

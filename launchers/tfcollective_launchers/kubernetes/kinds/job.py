@@ -6,7 +6,7 @@ A job of fixed size is one Indexed Job whose pods are a rank each and meet at th
 
 from __future__ import annotations
 
-from tfcollective.errors import UnsupportedError
+from tfcollective.launcher import UnsupportedError
 from tfcollective_launchers.kubernetes.kinds.common import (
     AGENTS,
     FINAL_CODES,

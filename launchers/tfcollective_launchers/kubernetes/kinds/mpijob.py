@@ -3,7 +3,7 @@ which the operator has set up; the job key goes the same way, so there is no Sec
 
 from __future__ import annotations
 
-from tfcollective.errors import ConfigError
+from tfcollective.launcher import ConfigError
 from tfcollective_launchers.kubernetes.kinds.common import (
     LAUNCHER,
     LAUNCHER_RESOURCES,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tfcollective.errors import UnsupportedError
-from tfcollective.tasks import CHIEF, EVALUATOR, TENSORBOARD, WORKER
+from tfcollective.launcher import CHIEF, EVALUATOR, TENSORBOARD, WORKER, UnsupportedError
 from tfcollective_launchers.kubernetes.kinds.common import (
     Object,
     Wanted,

@@ -5,7 +5,7 @@ The runtime has the plain policy, which sets no variables: all that the pods nee
 
 from __future__ import annotations
 
-from tfcollective.errors import UnsupportedError
+from tfcollective.launcher import UnsupportedError
 from tfcollective_launchers.kubernetes.kinds.common import (
     PORT,
     Object,

@@ -7,15 +7,15 @@ import threading
 import numpy as np
 import pytest
 
-from tfcollective.communicator.external.base import ExternalCommunicator
-from tfcollective.errors import (
+from tfcollective._base.errors import (
     CollectiveCancelledError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
     PeerLostError,
     StateError,
 )
-from tfcollective.topology import SINGLE
+from tfcollective._base.topology import SINGLE
+from tfcollective._runtime.engines.base import ExternalCommunicator
 
 
 class Engine(ExternalCommunicator):

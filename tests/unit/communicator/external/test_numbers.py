@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tfcollective
-from tfcollective.communicator import NativeCommunicator
-from tfcollective.communicator.external.numbers import finished, on_the_wire, wire_op
-from tfcollective.errors import UnsupportedError
+from tfcollective._base.errors import UnsupportedError
+from tfcollective._runtime.communicator import NativeCommunicator
+from tfcollective._runtime.engines.numbers import finished, on_the_wire, wire_op
 
 
 def test_types_that_engines_do_not_know_travel_as_wider_ones():

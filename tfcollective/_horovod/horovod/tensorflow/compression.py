@@ -1,3 +1,3 @@
-"""See ``tfcollective.tensorflow.compression``."""
+"""See ``tfcollective.tensorflow._compression``."""
 
-from tfcollective.tensorflow.compression import *  # noqa: F403
+from tfcollective.tensorflow._compression import *  # noqa: F403

@@ -1,0 +1,1 @@
+"""The vocabulary of all rooms: errors, tasks, settings, time and files."""

@@ -1,0 +1,264 @@
+"""Starting processes so that they cannot outlive us, and ending them with all that they started. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from tfcollective._base.timing import TIMING
+
+_T = TypeVar("_T")
+_SHELL = "/bin/sh"
+_FOR_A_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+#: Signals that mean what the user's program takes them for. A launcher and its agents pass them on to the ranks.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def program_of(module: str, *, resumed_at_end: bool = False) -> tuple[str, str]:
+    """The arguments with which Python runs ``main`` of a module of this package.
+
+    ``python -m`` looks first into the directory where the user happens to be, where there may be a checkout that is not
+    built, or a script with the name of a module that we need; here that directory comes last.
+
+    ``resumed_at_end``: the kernel lets the process go on if it is stopped when the thread ends that started it, so that
+    it sees that end, and removes what it has. The process asks for that itself, before it imports anything of this
+    package: in a parent with several threads, code between fork and exec could wait for a lock for ever.
+    """
+    arm = f"import ctypes; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGCONT:d}, 0, 0, 0); "
+    begin = f"import sys; sys.path.append(sys.path.pop(0)); {arm if resumed_at_end else ''}"
+    return "-c", f"{begin}from {module} import main; sys.exit(main())"
+
+
+def command_words(text: str) -> tuple[str, ...]:
+    """The words of a command that a user has given as one text. One that only a shell understands (a pipeline, a
+    variable, a pattern) becomes words that run it by ``/bin/sh -c``. Raises ValueError when a quote is not closed."""
+    words = tuple(shlex.split(text))
+    return (_SHELL, "-c", text) if _FOR_A_SHELL.search(text) and not Path(text).exists() else words
+
+
+def start_as_a_shell_does(argv: Sequence[str], start: Callable[[Sequence[str]], _T]) -> _T:
+    """Starts a program; one that the kernel does not know how to run, a script without a ``#!`` line, by ``/bin/sh``.
+    Raises what ``start`` raises otherwise."""
+    try:
+        return start(argv)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    return start((_SHELL, shutil.which(argv[0]) or argv[0], *argv[1:]))
+
+
+def become_subreaper() -> None:
+    """Makes orphans among our descendants our children, so that :func:`end_descendants` finds them."""
+    if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def spawn(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str | None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    output: int = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Starts a process in a session of its own; the kernel kills it when the calling thread ends.
+
+    Its stdin is empty and its stdout and stderr are pipes, unless other things are given. Raises OSError when it cannot
+    be started. Must be called from the main thread, while no other thread runs Python code that holds locks a child
+    would need.
+    """
+    return subprocess.Popen(
+        list(argv),
+        stdin=stdin,
+        stdout=output,
+        stderr=output,
+        env=dict(env),
+        cwd=cwd,
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509  it makes two system calls and takes no lock
+    )
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def arm() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before the kernel knew
+            os._exit(1)
+
+    return arm
+
+
+def answer_of(command: Sequence[str], seconds: float, text: str = "") -> subprocess.CompletedProcess[str] | None:
+    """What a command says that is given ``text``; None when it cannot be run, or takes longer."""
+    try:
+        return subprocess.run(
+            list(command), input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Sends a signal to the process group that ``pid`` leads; nothing if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
+
+
+def pass_on(pid: int, number: int) -> None:
+    """Sends a signal to a process if it has a handler for it, else to those of its children that have one, and so on: a
+    signal that a wrapper or a program does not handle would end it. What such a process has started itself is its own
+    concern. Nothing if it is gone."""
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        if _handles(pid, number):
+            os.kill(pid, number)
+            return
+        for child in psutil.Process(pid).children():
+            pass_on(child.pid, number)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for this signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool = True) -> None:
+    """Asks a child to end with SIGTERM, waits so long for it, and kills it if it is still there.
+
+    Without ``ask`` it ends by itself, or has been asked in another way. Nothing if it has ended.
+    """
+    if ask:
+        process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What the kernel says of a process and of all that it has started.
+
+    Attributes:
+        stopped: whether one of them is stopped, by a signal or by a debugger.
+        name: the state of the process itself, in a word.
+        cpu_seconds: the CPU time of all of them, threads included.
+    """
+
+    stopped: bool
+    name: str
+    cpu_seconds: float
+
+
+def is_running_with(pid: int, name: str, value: str) -> bool:
+    """Whether this process runs, and was started with this value of an environment variable: another process may have
+    its number by now."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(name) == value
+    except (psutil.Error, OSError):
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether this process is stopped, by a signal or by a debugger."""
+    try:
+        return psutil.Process(pid).status() in _STOPPED
+    except psutil.Error:
+        return False
+
+
+def state_of(pid: int) -> ProcessState:
+    """The state of a process; of one that has ended, that it is gone."""
+    stopped, name, cpu_seconds = False, "gone", 0.0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        name = str(root.status())
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                stopped |= process.status() in _STOPPED
+                times = process.cpu_times()
+                cpu_seconds += times.user + times.system
+    return ProcessState(stopped, name, cpu_seconds)
+
+
+def not_ignored(numbers: Iterable[int]) -> tuple[int, ...]:
+    """Those of these signals that this process does not ignore. What has started it has asked for that, as ``nohup``
+    does for SIGHUP and a shell script for the SIGINT of what it starts with ``&``: a handler would undo it."""
+    return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)
+
+
+def describe_status(status: int) -> tuple[int | None, int | None]:
+    """(exit code, signal) of a status of ``waitpid``; one of them is None."""
+    code = os.waitstatus_to_exitcode(status)
+    return (code, None) if code >= 0 else (None, -code)
+
+
+def end_descendants() -> None:
+    """Ends every process below this one: SIGTERM, a moment, SIGKILL. Reaps them."""
+    descendants = psutil.Process().children(recursive=True)
+    _signal_all(descendants, signal.SIGTERM)
+    _, alive = psutil.wait_procs(descendants, TIMING.sweep)
+    # Again from the root: one of them may have started another meanwhile.
+    for _ in range(2):
+        alive = psutil.Process().children(recursive=True)
+        _signal_all(alive, signal.SIGKILL)
+        psutil.wait_procs(alive, TIMING.swept)
+
+
+def signal_orphans(leader: int, mark: tuple[str, str], known: Collection[int], number: int) -> int:
+    """Sends a signal to the processes that a child which has ended has left, and to all below them; returns how many.
+
+    They have become our children (:func:`become_subreaper`). They are in the session that ``leader`` led, or have begun
+    one of their own and have ``mark``, a variable and its value, in their environment.
+
+    Args:
+        leader: the process id that the child had.
+        mark: what the children of no other child have.
+        known: our own children.
+        number: of the signal.
+    """
+    left = [one for one in psutil.Process().children() if one.pid not in known and _is_left_by(one, leader, mark)]
+    for one in tuple(left):
+        with contextlib.suppress(psutil.Error):
+            left += one.children(recursive=True)
+    _signal_all(left, number)
+    return len(left)
+
+
+def _is_left_by(process: psutil.Process, leader: int, mark: tuple[str, str]) -> bool:
+    try:
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return os.getsid(process.pid) == leader or process.environ().get(mark[0]) == mark[1]
+    except (psutil.Error, OSError):
+        return False  # it has ended, or has become another user's
+
+
+def _signal_all(processes: Sequence[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)

@@ -1,0 +1,1 @@
+"""Rows that travel from Spark to ranks."""

@@ -1,0 +1,97 @@
+"""The jobs that were started on this machine and still run: how commands ask for them, and end them."""
+
+from __future__ import annotations
+
+import select
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from tfcollective._base.errors import CoordinatorError, LaunchError
+from tfcollective._base.settings import Settings
+from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.records import JobRecord, open_owner, running_jobs
+from tfcollective._launch.launcher import JobDescription, JobManager
+
+_END_S = 120.0  # for the grace of the ranks, and for what the launcher clears away after them
+
+
+class LocalJobs(JobManager):
+    """This user's running jobs, by the names that ``tfcollective status`` shows.
+
+    Args:
+        directory: where their records are.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def owns(self, job: str) -> bool:
+        """See :meth:`JobManager.owns`. False once it has ended."""
+        return self._found(job) is not None
+
+    def describe(self, job: str) -> JobDescription:
+        """See :meth:`JobManager.describe`."""
+        record = self._get(job)
+        (status,) = answers([record])
+        facts = {"job": job, "launcher": f"process {record.pid}", "command": shlex.join(record.command)}
+        if record.log_dir:
+            facts["output"] = record.log_dir
+        if status["unreachable"] is not None:
+            facts["coordinator"] = f"does not answer: {status['unreachable']}"
+        return JobDescription(facts, status)
+
+    def show_logs(self, job: str) -> int:
+        """See :meth:`JobManager.show_logs`: one file after the other, each under its name, without empty ones."""
+        record = self._get(job)
+        if not record.log_dir:
+            raise LaunchError(
+                f"{job}: its output is shown by its launcher (process {record.pid}) and kept nowhere: start a job with "
+                "--log-dir DIR to have the output of each rank in a file, too"
+            )
+        files = [path for name in ("stdout", "stderr") for path in Path(record.log_dir).glob(f"*/{name}")]
+        for path in sorted(files, key=lambda path: (path.parent.name, path.name != "stdout")):
+            printed = path.read_bytes()
+            if printed:
+                click.echo(f"==> {path} <==")
+                click.echo(printed, nl=False)
+        return 0
+
+    def kill(self, job: str) -> None:
+        """See :meth:`JobManager.kill`: as SIGTERM to its launcher does, so that its ranks have their grace."""
+        record = self._get(job)
+        with open_owner(self._directory, record) as owner:
+            if owner is None:
+                return  # it has ended just now
+            signal.pidfd_send_signal(owner, signal.SIGTERM)
+            if not select.select([owner], [], [], _END_S)[0]:
+                raise LaunchError(
+                    f"{job}: its launcher (process {record.pid}) got SIGTERM, and has not ended within {_END_S:.0f} s"
+                )
+
+    def _get(self, job: str) -> JobRecord:
+        record = self._found(job)
+        if record is None:
+            raise LaunchError(f"{job}: it has ended just now")
+        return record
+
+    def _found(self, job: str) -> JobRecord | None:
+        return next((record for record in running_jobs(self._directory) if record.job_id == job), None)
+
+
+def answers(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
+    """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
+    encryption = Settings.load().encryption
+    for record in records:
+        answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
+        unreachable = None
+        with CoordinatorClient(record.coordinator, record.key, record.job_id, encryption=encryption) as client:
+            try:
+                answer = client.status()
+            except CoordinatorError as error:
+                unreachable = str(error)
+        about = {"pid": record.pid, "command": list(record.command), "started": record.created}
+        yield {**answer, **about, "unreachable": unreachable}

@@ -1,0 +1,162 @@
+"""Calls that outlast a coordinator which does not answer for a while: the only loop that asks again.
+
+One answer that was lost or late is no reason to do without it. Whether a coordinator is lost for good is a question of
+its silence, which :mod:`tfcollective._control.client.liveness` judges.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.log import get_logger
+from tfcollective._base.timing import TIMING
+from tfcollective._control.client.client import CoordinatorClient, CoordinatorRefusedError
+from tfcollective._control.state.store import Entry
+from tfcollective._control.wire.protocol import item_key
+
+_LOG = get_logger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How to ask again.
+
+    Attributes:
+        seconds: for how long.
+        tries: how often at least, however long an answer takes.
+        pause: between two tries (s).
+        first_pause: before the second try (s); each pause is twice as long as the one before.
+        errors: what to ask again after.
+        hopeless: of them, what not to ask again after.
+        note: given every error after which it is asked again.
+        wait: waits so many seconds between two tries, or raises when to give up. A coordinator that answers again gives
+            no notice.
+    """
+
+    seconds: float = TIMING.retry_for
+    tries: int = 5
+    pause: float = TIMING.retry
+    first_pause: float = TIMING.retry
+    errors: tuple[type[CoordinatorError], ...] = (CoordinatorError,)
+    hopeless: tuple[type[CoordinatorError], ...] = (CoordinatorRefusedError,)
+    note: Callable[[CoordinatorError], None] = lambda error: _LOG.info("asking again: %s", error)
+    wait: Callable[[float], object] = time.sleep
+
+
+#: For threads that go on until their channel is closed.
+FOREVER = Retry(seconds=math.inf, hopeless=())
+
+
+def persist(ask: Callable[[], _T], retry: Retry, ended: Callable[[], bool] = lambda: False) -> _T:
+    """What ``ask`` returns; raises its last CoordinatorError once the retry is over or it has ``ended``."""
+    give_up, tries, pause = time.monotonic() + retry.seconds, 0, retry.first_pause
+    while True:
+        try:
+            return ask()
+        except retry.errors as error:
+            tries += 1
+            over = tries >= retry.tries and time.monotonic() >= give_up
+            if over or ended() or isinstance(error, retry.hopeless):
+                raise
+            retry.note(error)
+        retry.wait(pause)
+        pause = min(2 * pause, retry.pause)
+
+
+class Channel:
+    """A coordinator as a process sees it that goes on after errors. For several threads.
+
+    Args:
+        client: for the calls.
+        retry: how to ask again unless a call says otherwise.
+        cancelled: whether to stop, besides when ``client`` is closed.
+    """
+
+    def __init__(
+        self, client: CoordinatorClient, retry: Retry | None = None, cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._client = client
+        self._retry = retry or Retry()
+        self._cancelled = cancelled
+
+    @property
+    def ended(self) -> bool:
+        """Whether its calls are not repeated any longer."""
+        return self._client.closed or self._cancelled()
+
+    def call(self, ask: Callable[[CoordinatorClient], _T], retry: Retry | None = None) -> _T:
+        """What ``ask`` returns; raises its last CoordinatorError once the retry is over or the channel has ended."""
+        return persist(lambda: ask(self._client), retry or self._retry, lambda: self.ended)
+
+    def follow(self, key: str, retry: Retry = FOREVER) -> Iterator[Entry]:
+        """Each new value of ``key``, of several that came at once the last, until the channel has ended.
+
+        Raises CoordinatorError when the retry is over.
+        """
+        version = 0
+        while not self.ended:
+            entry = self._unless_ended(partial(_newer, key, version), retry)
+            if entry is not None:
+                version = entry.version
+                yield entry
+
+    def receive(self, key: str, retry: Retry = FOREVER) -> Iterator[Any]:
+        """Each item that an :class:`OrderQueue` delivers under ``key``, once and in order."""
+        for number in itertools.count():
+            entry = next(self.follow(item_key(key, number), retry), None)
+            if entry is None:
+                return  # the channel has ended
+            yield entry.value
+
+    def deliver(self, key: str, item: object) -> None:
+        """Has what is under ``key`` replaced by ``item``, sooner or later; returns when it is, or the channel ended."""
+        self._unless_ended(lambda client: client.put(key, item), FOREVER)
+
+    def _unless_ended(self, ask: Callable[[CoordinatorClient], _T], retry: Retry) -> _T | None:
+        try:
+            return self.call(ask, retry)
+        except CoordinatorError:
+            if self.ended:
+                return None
+            raise
+
+
+def _newer(key: str, version: int, client: CoordinatorClient) -> Entry | None:
+    return client.wait(key, timeout=TIMING.poll, newer_than=version)
+
+
+class OrderQueue:
+    """Items for another process, kept with the coordinator, which that process asks for them (:meth:`Channel.receive`).
+
+    They are delivered in order by a thread of its own, which ends with the channel.
+    """
+
+    def __init__(self, channel: Channel, key: str) -> None:
+        self._channel = channel
+        self._key = key
+        self._queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        threading.Thread(target=self._deliver, name="tfc-orders", daemon=True).start()
+
+    def put(self, item: object) -> None:
+        """Sends a JSON value; from any thread, and from signal handlers."""
+        self._queue.put(item)
+
+    def _deliver(self) -> None:
+        number = 0
+        while not self._channel.ended:
+            try:
+                item = self._queue.get(timeout=TIMING.idle)
+            except queue.Empty:
+                continue
+            self._channel.deliver(item_key(self._key, number), item)
+            number += 1

@@ -1,0 +1,1 @@
+"""The coordinator: its server, its process and its files."""

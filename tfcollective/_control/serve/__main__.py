@@ -1,0 +1,137 @@
+"""The coordinator's process: serves one job until the process that started it has ended.
+
+Its argument is the descriptor on which it answers once (:class:`~tfcollective._control.serve.process.CoordinatorAnswer`).
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from functools import partial
+from pathlib import Path
+
+from tfcollective._base import log
+from tfcollective._base.clock import SYSTEM_CLOCK
+from tfcollective._base.codec import decode, encode_line
+from tfcollective._base.descriptors import raise_limit
+from tfcollective._base.errors import ConfigError, TfCollectiveError
+from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.processes import is_stopped
+from tfcollective._control.records import JobDirectory, JobRecord
+from tfcollective._control.serve.journal import Journal
+from tfcollective._control.serve.process import CoordinatorAnswer, CoordinatorConfig
+from tfcollective._control.serve.server import CoordinatorServer
+
+_LOG = log.get_logger(__name__)
+_MAX_LINE_BYTES = 1 << 22
+_POLL_S = 0.5
+
+
+def main() -> int:
+    """Serves the job that stdin describes."""
+    line = sys.stdin.buffer.readline(_MAX_LINE_BYTES)
+    try:
+        config = decode(line, CoordinatorConfig, "the coordinator's configuration")
+    except ConfigError as error:
+        _answer(CoordinatorAnswer(error=str(error)))
+        return ExitCode.USAGE
+    log.configure(config.log_level)
+    raise_limit()
+    # It ends when its owner does: until then, ranks that have been asked to stop still report to it.
+    try:
+        if config.journal:
+            _serve_with_journal(config)
+        else:
+            _serve(config)
+    except TfCollectiveError as error:
+        _answer(CoordinatorAnswer(error=str(error)))
+        return ExitCode.INTERNAL
+    return 0
+
+
+def _serve(config: CoordinatorConfig) -> None:
+    """For a job without a launcher."""
+    signal.signal(signal.SIGTERM, _end)
+    with CoordinatorServer(config.options) as server, _recorded(config, server):
+        _answer(CoordinatorAnswer(server.endpoint))
+        _wait_for_end_of(config.owner)
+        server.exited(_end_of_owner(config))
+
+
+def _serve_with_journal(config: CoordinatorConfig) -> None:
+    """For a launcher, which starts another process in this one's place if it ends unasked. A signal that a platform
+    sends to all processes of the job is for the launcher."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    journal = Journal.reopen(Path(config.journal))
+    with (
+        socket.socket(fileno=config.listener) as listener,
+        CoordinatorServer(
+            config.options,
+            journal=journal,
+            life=config.life,
+            paused=partial(is_stopped, config.owner),
+            listener=listener,
+        ) as server,
+    ):
+        _answer(CoordinatorAnswer(server.endpoint))
+        _wait_for_end_of(config.owner, may_ask=True)
+        journal.remove()
+
+
+def _end(number: int, frame: object) -> None:
+    """Ends in order: what is open is closed on the way out."""
+    del frame
+    sys.exit(SIGNAL_BASE + number)
+
+
+def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirectory:
+    """Lets ``tfcollective status`` find the job, as long as the directory is open."""
+    options, now = config.options, SYSTEM_CLOCK.wall()
+    job = JobDirectory.create(Path(config.runtime_dir), f"{options.job_id}-{os.getpid()}")
+    job.publish(JobRecord(options.job_id, server.endpoint, options.key, os.getpid(), now, config.command))
+    return job
+
+
+def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
+    """For the ranks that wait for it; how it ended is not known here."""
+    return ExitRecord(
+        str(config.options.tasks[0]), 0, "", config.owner, None, None, SYSTEM_CLOCK.monotonic(), note="ended"
+    )
+
+
+def _answer(answer: CoordinatorAnswer) -> None:
+    os.write(int(sys.argv[1]), encode_line(answer))
+
+
+def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:
+    """Returns when our parent, the owner, has ended, or, if it ``may_ask`` us to end, when it does so on our stdin.
+
+    A descriptor of the process says so at once. Kernels before 5.3 have none; there we look twice a second. (The end of
+    a pipe would not do: a fork of the owner, a data loader say, holds its other end, too. Neither would the kernel's
+    signal at a parent's death: it comes when the thread ends that called ``init()``.)
+    """
+    try:
+        descriptor = os.pidfd_open(owner)
+    except OSError:
+        descriptor = -1
+    with selectors.DefaultSelector() as selector:
+        if descriptor >= 0:
+            selector.register(descriptor, selectors.EVENT_READ)
+        if may_ask:
+            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        while os.getppid() == owner:
+            ready = [key.fd for key, _ in selector.select(_POLL_S if descriptor < 0 else None)]
+            if may_ask and sys.stdin.fileno() in ready:
+                if os.read(sys.stdin.fileno(), _MAX_LINE_BYTES):
+                    return
+                selector.unregister(sys.stdin.fileno())
+    _LOG.info("coordinator: process %d has ended", owner)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""A coordinator's knowledge of its job: pure."""

@@ -1,0 +1,1 @@
+"""The protocol between a coordinator and its clients."""

@@ -1,0 +1,419 @@
+"""What clients ask of a coordinator and what it answers: values, one class for each request.
+
+The annotations are the format: :mod:`tfcollective._base.codec` refuses a body that is anything else.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tfcollective._base.codec import NotNegative, decode, encode
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import World
+from tfcollective._control.state.enrolments import EnrolledNode
+from tfcollective._control.state.membership import RendezvousFailure, TaskView, WorldChange
+from tfcollective._control.state.output_log import OutputPiece
+from tfcollective._control.state.rounds import JoinRequest
+from tfcollective._control.state.store import Entry
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The answer to a request that has none."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The answer to a request that is refused: why."""
+
+    error: str = "no reason given"
+
+
+@dataclass(frozen=True)
+class Join:
+    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds. ``lost`` is the rank
+    of its last world whose connection it has seen end, if it has; ``first``: it wants the first world and no later
+    one."""
+
+    request: JoinRequest
+    timeout: NotNegative
+    lost: int | None = None
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The world (:func:`pack_world`), or why there is none.
+
+    ``missing`` names the tasks that have not joined, in a failure, where the request did not wait, and for the one rank
+    that tells people: in answers to all that wait, n times up to n names would travel. ``begun``: it has come too late
+    to the first one. ``over``: there is no world because training is complete. ``leave``: it is to leave in order, and
+    why.
+    """
+
+    world: bytes | None = None
+    failure: str | None = None
+    missing: tuple[str, ...] = ()
+    begun: bool = False
+    over: bool = False
+    leave: str | None = None
+
+
+def pack_world(world: World) -> bytes:
+    """A world as it travels, compressed: each of n ranks gets all n members."""
+    return zlib.compress(encode(world))
+
+
+def unpack_world(data: bytes) -> World:
+    """What :func:`pack_world` was given; ConfigError when ``data`` is something else."""
+    try:
+        text = zlib.decompress(data)
+    except zlib.error as error:
+        raise ConfigError(f"the world cannot be read: {error}") from error
+    return decode(text, World, "the world")
+
+
+@dataclass(frozen=True)
+class Beat:
+    """A sign of life of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
+    of its host: a beat may come by two ways."""
+
+    task: TaskKey
+    activity: str
+    info: Mapping[str, object]
+    said: float = 0.0
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A sign of life of a process that is not a task, a node or a submitter; with those that tasks have given a node's
+    agent since its last one."""
+
+    name: str
+    beats: tuple[Beat, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leave:
+    """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it. ``why`` is
+    for people. ``ends``: because its process ends, of which the agent will say how."""
+
+    task: TaskKey
+    for_good: bool = False
+    why: str = ""
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class NodeLeaves:
+    """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order.
+    ``change``: the number of the launcher's decision, if it is one that concerns others, too; else 0."""
+
+    tasks: tuple[TaskKey, ...]
+    why: str
+    change: int = 0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A task of an elastic job has completed the training, or, ``again``, begins another one."""
+
+    task: TaskKey
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A task of an elastic job ends by an error of the program, as ``cause`` says; its process may take its time."""
+
+    task: TaskKey
+    cause: str
+
+
+@dataclass(frozen=True)
+class FindLost:
+    """Which member of the world of this generation has ended? Answered within ``timeout`` seconds."""
+
+    generation: int
+    timeout: NotNegative
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Its rank and what happened; no rank when none has."""
+
+    rank: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class CountMembers:
+    """How many ranks has the world?"""
+
+
+@dataclass(frozen=True)
+class Members:
+    """The number of ranks; 0 before the first world."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """An agent has started a task's process; ``host`` is for people."""
+
+    task: TaskKey
+    node: str
+    pid: int
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class Exited:
+    """An agent has seen how a task's process has ended."""
+
+    record: ExitRecord
+
+
+@dataclass(frozen=True)
+class Status:
+    """How does the job stand? The answer is a JSON object, for people and programs."""
+
+
+@dataclass(frozen=True)
+class ReadClock:
+    """What time is it?"""
+
+
+@dataclass(frozen=True)
+class Time:
+    """The coordinator's monotonic clock, in nanoseconds."""
+
+    monotonic_ns: int
+
+
+@dataclass(frozen=True)
+class Enroll:
+    """A node is ready for its part of the job. ``token`` is random: repeating the request changes nothing."""
+
+    token: str
+    facts: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """The order of enrolment, from 0 on."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class ListNodes:
+    """Which nodes have enrolled, from this number on? Answered when there are any, or after ``timeout`` seconds."""
+
+    since: int
+    timeout: NotNegative
+
+
+@dataclass(frozen=True)
+class NodeList:
+    """Some of them, in their order, and how many have enrolled so far. An answer has a limit: there may be more, from
+    ``then`` on. Of nodes that have ended only the newest ones are listed."""
+
+    nodes: tuple[EnrolledNode, ...]
+    count: int
+
+    @property
+    def then(self) -> int:
+        """From which number on to ask for those that are not in this list."""
+        return self.nodes[-1].number + 1 if self.nodes else self.count
+
+
+@dataclass(frozen=True)
+class FindGone:
+    """Which of these nodes have gone: their agents have said how they have ended, or have given no sign of life
+    (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
+
+    nodes: tuple[int, ...]
+    limit: NotNegative
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Their numbers."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Put:
+    """Sets the value of a key."""
+
+    key: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The version that it has now."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What a wait depends on: the process of this name gives signs of life (:class:`Alive`) within ``limit`` seconds,
+    the first of them within ``first`` seconds of the first wait for it."""
+
+    name: str
+    limit: NotNegative
+    first: NotNegative
+
+
+@dataclass(frozen=True)
+class Get:
+    """The value of a key once its version is above ``version``, or after ``timeout`` seconds, or as soon as the one
+    that is to put it there is silent."""
+
+    key: str
+    version: int = 0
+    timeout: NotNegative = 0.0
+    presence: Presence | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The value, if there is one, and whether the one that is to put it there is silent."""
+
+    entry: Entry | None = None
+    silent: bool = False
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Forgets the bytes under a name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Show:
+    """Output of a node, for launchers that show it."""
+
+    piece: OutputPiece
+
+
+@dataclass(frozen=True)
+class ReadOutput:
+    """The output since a position; answered when there is some, or after ``timeout`` seconds.
+
+    The answer is an :class:`~tfcollective._control.state.output_log.OutputPage`.
+    """
+
+    position: int
+    timeout: NotNegative
+
+
+# ---- from the launcher, where the coordinator is a process of its own -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class Admit:
+    """A task takes part in the job from now on. Asked again, it changes nothing. ``change``: the number of the
+    launcher's decision to start it, and others; 0: it is the only one."""
+
+    task: TaskKey
+    change: int = 0
+
+
+@dataclass(frozen=True)
+class AdmitNoMore:
+    """No further task will take part."""
+
+
+@dataclass(frozen=True)
+class Follow:
+    """What has become of the job since the answer with these marks? Answered when something has changed, or after
+    ``timeout`` seconds.
+
+    Attributes:
+        life: of the answer; see :class:`JobNews`.
+        look: the same.
+        changes: the same.
+        position: how many events are known.
+        timeout: in seconds.
+    """
+
+    life: int
+    look: int
+    changes: int
+    position: int
+    timeout: NotNegative
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """One thing that a launcher has to act on.
+
+    Attributes:
+        exited: how a task's process has ended.
+        dropped: a member that takes part no longer though its process may live, and why.
+        silent: a task that gives no sign of life, and for how many seconds it has given none; again each time that
+            the limit has passed once more.
+        trained: whether rank 0's process has ended.
+    """
+
+    exited: ExitRecord | None = None
+    dropped: tuple[TaskKey, str] | None = None
+    silent: tuple[TaskKey, float] | None = None
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What :class:`~tfcollective._control.serve.job.JobView` says besides the tasks and the changes of the world,
+    of which there are ever more; mappings are lists of pairs."""
+
+    failure: RendezvousFailure | None
+    initialised: bool
+    generation: int
+    durations: tuple[tuple[TaskKey, float], ...]
+    members: tuple[TaskKey, ...]
+    leavers: tuple[tuple[TaskKey, str], ...]
+    done: tuple[TaskKey, ...]
+    trained: bool
+
+
+@dataclass(frozen=True)
+class JobNews:
+    """What has become of a job.
+
+    Attributes:
+        life: which process of the coordinator says so: the first one, or the n-th that was started after it. The marks
+            of one say nothing to another.
+        look: marks which tasks, and which changes of the world, have been seen.
+        changes: how much has changed so far.
+        events: those after the known ones, in order.
+        tasks: those of which something else is known than was; auxiliary ones, too.
+        worlds: the same of the changes of the world.
+        facts: where something has changed.
+        more: whether there is more to be had at once: an answer has a limit.
+    """
+
+    life: int
+    look: int
+    changes: int
+    events: tuple[JobEvent, ...] = ()
+    tasks: tuple[TaskView, ...] = ()
+    worlds: tuple[WorldChange, ...] = ()
+    facts: JobFacts | None = None
+    more: bool = False
+
+
+def path_of(kind: type) -> str:
+    """Where requests of this class go."""
+    return f"/v1/{kind.__name__.lower()}"

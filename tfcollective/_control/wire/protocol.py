@@ -1,0 +1,136 @@
+"""What the coordinator and its clients have to agree on, and what a coordinator is started with."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import math
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import PortRange
+from tfcollective._control.state.rounds import Bounds
+
+MAX_BODY_BYTES = 4 << 20
+BACKLOG = 4096  # in a large job all connect at once
+HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
+ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
+TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+MODULES = "modules"  # the blob with the names of the modules that a warm spare is to import, with commas
+PENDING = "world/pending"  # the key of the generation for which the members are to come together
+_NODE = "node/"
+# JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
+_NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """What a coordinator is for.
+
+    Attributes:
+        job_id: the name of the job.
+        key: the job key.
+        tasks: the tasks that form the world.
+        start_timeout: how long (s) the tasks may wait for each other, from the first one's join on.
+        bind_host: the address of the interface to listen on.
+        bind_port: the port; 0: any free one of ``ports``.
+        ports: None: all.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
+        max_store_bytes: the size of all values together.
+        auxiliary_tasks: the tasks outside the world.
+        first_generation: the number of the first world; a job that is started again counts on.
+        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
+            are not, ``off`` none.
+        bounds: how many ranks the worlds of an elastic job have; None: every world has all tasks.
+    """
+
+    job_id: str
+    key: bytes = field(repr=False)
+    tasks: tuple[TaskKey, ...]
+    start_timeout: float
+    bind_host: str = "127.0.0.1"
+    bind_port: int = 0
+    silence_limit: float = math.inf
+    body_timeout: float = 10.0
+    max_store_bytes: int = 1 << 30
+    auxiliary_tasks: tuple[TaskKey, ...] = ()
+    first_generation: int = 1
+    encryption: str = "auto"
+    bounds: Bounds | None = None
+    ports: PortRange | None = None
+
+    def listen(self) -> socket.socket:
+        """A socket that listens where the coordinator is to. Raises CoordinatorError."""
+        wanted: Sequence[int] = (self.bind_port,)
+        text = f"port {self.bind_port or '(any)'}"
+        if self.ports is not None and not self.bind_port:
+            wanted, text = range(self.ports.low, self.ports.high + 1), f"ports {self.ports} (--port-range)"
+        try:
+            return _first_free(self.bind_host, wanted)
+        except OSError as error:
+            raise CoordinatorError(f"the coordinator cannot listen on {self.bind_host}, {text}: {error}") from error
+
+
+def _first_free(host: str, ports: Sequence[int]) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    for port in ports:
+        try:
+            return socket.create_server((address[0], port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+    raise OSError(errno.EADDRINUSE, "no port is free")
+
+
+def node_name(number: int) -> str:
+    """The name under which the agent of the node with this number gives signs of life."""
+    return f"{_NODE}{number}"
+
+
+def end_key(number: int) -> str:
+    """Where that agent says how it has ended."""
+    return f"{_NODE}{number}/end"
+
+
+def orders_key(number: int) -> str:
+    """Where a node that the launcher holds no pipe to finds its orders."""
+    return f"{_NODE}{number}/orders"
+
+
+def item_key(key: str, number: int) -> str:
+    """Where an :class:`~tfcollective._control.client.channel.OrderQueue` leaves its item of this number, from 0 on: one for
+    each, since a list of all would be sent, and written into the coordinator's journal, again with each item, until it
+    is too long for a message."""
+    return f"{key}/{number}"
+
+
+def node_of(text: str, form: Callable[[int], str]) -> int | None:
+    """The number for which ``form``, one of the functions above, gives this text; None if there is none."""
+    number = "".join(itertools.takewhile(str.isdecimal, text.removeprefix(_NODE)))
+    return int(number) if number and text == form(int(number)) else None
+
+
+def experiment_key(task: TaskKey) -> str:
+    """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
+    return f"experiment/{task}"
+
+
+def write_published(info: Mapping[str, object]) -> dict[str, object]:
+    """The same without numbers that JSON does not know. TypeError when it holds what JSON does not know otherwise."""
+    said: dict[str, object] = json.loads(json.dumps(dict(info)), parse_constant=str)
+    return said
+
+
+def read_published(value: Any) -> Any:
+    """What :func:`write_published` was given."""
+    if isinstance(value, Mapping):
+        return {name: read_published(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [read_published(one) for one in value]
+    return _NUMBERS.get(value, value) if isinstance(value, str) else value

@@ -1,0 +1,326 @@
+"""What a node's agent and its launcher say to each other: values that travel as lines of JSON, over the agent's stdin
+or through the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+from tfcollective._base.codec import encode_line
+from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective._base.tasks import NO_RANK, TaskKey
+from tfcollective._base.timing import TIMING
+from tfcollective._launch.agent.policy import StopCause
+
+#: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
+HOROVOD_PACKAGES = Path(__file__).resolve().parents[1] / "_horovod"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What an agent has to know before it can enroll: a value that travels as one line of JSON, never in argv.
+
+    Attributes:
+        coordinator: HOST:PORT.
+        key: the job key in hexadecimal.
+        name: what the launcher calls this node.
+        network_interfaces: names or networks of the interface that its ranks are to use; empty: what leads to the
+            coordinator.
+        slots: how many ranks it takes; None: the launcher decides.
+        timeout: how long (s) to try to reach the coordinator, and then to wait for the first order.
+        executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
+        ports: how many free ports it is to name, for a TF_CONFIG.
+        mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
+        instance: see :class:`NodeFacts`.
+    """
+
+    coordinator: str
+    key: str = field(repr=False)
+    name: str
+    network_interfaces: tuple[str, ...] = ()
+    slots: int | None = None
+    timeout: float = 120.0
+    executable: str | None = None
+    ports: int = 0
+    mpi: tuple[int, int, int] | None = None
+    instance: str = ""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node says of itself when it enrolls. Whatever another version leaves out is empty.
+
+    Attributes:
+        name: what its launcher, or its platform, calls it.
+        host: its host name.
+        address: where its ranks can be reached.
+        version: of tfcollective.
+        python: the version of its interpreter.
+        executable: what its ranks run.
+        packages: the directory of the packages for Horovod's names.
+        slots: how many ranks it takes; None: the launcher decides.
+        rank: what MPI has given it, if any.
+        ports: free ones.
+        pid: the agent's process.
+        number: the order of enrolment; the launcher's side fills it in.
+        instance: what its platform calls this one of those that have its name one after another; empty: none has it
+            again.
+        unreadable: why what it has said cannot be read; the launcher's side fills it in.
+    """
+
+    name: str = ""
+    host: str = ""
+    address: str = ""
+    version: str = ""
+    python: str = ""
+    executable: str = ""
+    packages: str = ""
+    slots: int | None = None
+    rank: int | None = None
+    ports: tuple[int, ...] = ()
+    pid: int = 0
+    number: int = -1
+    instance: str = ""
+    unreadable: str = ""
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """What an :class:`AgentConfig` may come instead of: why the node is to go away; ``again``: it may try again."""
+
+    refused: str | None = None
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class End:
+    """How an agent ended.
+
+    Attributes:
+        failure: what went wrong, or None.
+        signal: the name of the signal with which another process than the launcher has asked for the end, or None.
+    """
+
+    failure: str | None = None
+    signal: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What a platform, or a person, sees of it."""
+        if self.signal is not None:
+            return SIGNAL_BASE + Signals[self.signal]
+        return ExitCode.OK if self.failure is None else ExitCode.INTERNAL
+
+
+def refusal_line(reason: str, again: bool = False) -> bytes:
+    """The order to go away; ``again``: for now."""
+    return encode_line(FirstOrder(reason, again))
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """One process to run: its task, its rank, its command and what to add to its environment.
+
+    An auxiliary task has no rank (``NO_RANK``); when it fails, the others go on.
+
+    Attributes:
+        local_rank: its slot on its host.
+        host: where it runs; empty: on the launcher's machine.
+    """
+
+    task: TaskKey
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    local_rank: int = 0
+    host: str = ""
+
+    @property
+    def is_auxiliary_task(self) -> bool:
+        """Whether it runs outside the world."""
+        return self.rank == NO_RANK
+
+    @property
+    def label(self) -> str:
+        """What its lines of output begin with: the rank, or what stands for it."""
+        return self.task.type if self.is_auxiliary_task else str(self.rank)
+
+    @property
+    def place(self) -> str:
+        """Which slot of which host it has, for people; empty on the launcher's machine."""
+        return f"{self.host}, slot {self.local_rank}" if self.host and not self.is_auxiliary_task else self.host
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How all processes of a job run.
+
+    Attributes:
+        cwd: where they run; None: where their agent runs, on the launcher's machine here.
+        log_dir: keep every rank's output under ``log_dir/rank.N/``, an auxiliary task's under its name; None: do not.
+        prefix: whether lines of output start with ``[rank]<stdout>: ``.
+        timestamps: whether the time stands before that.
+        log_level: what they and their agent log.
+        grace: how long (s) they have between SIGTERM and SIGKILL when a person or a platform asks for the end; and how
+            long those of an elastic job may take to leave a node that is to be taken away.
+        preemption_file: a node is to be taken away when there is such a file on it; None: no file says so.
+        preemption_command: it is to be taken away when this command, which its agent runs every few seconds, ends with
+            exit code 0; empty: none.
+    """
+
+    cwd: str | None = None
+    log_dir: str | None = None
+    prefix: bool = True
+    timestamps: bool = False
+    log_level: str = "warning"
+    grace: float = TIMING.grace
+    preemption_file: str | None = None
+    preemption_command: tuple[str, ...] = ()
+
+    @property
+    def process_options(self) -> dict[str, Any]:
+        """These, by name."""
+        return {one.name: getattr(self, one.name) for one in fields(ProcessOptions)}
+
+
+@dataclass(frozen=True)
+class AgentConfig(ProcessOptions):
+    """One node's part of a job.
+
+    Attributes:
+        job_id: the name of the job.
+        workers: the processes to run.
+        scratch_dir: an existing private directory of this job on this node; empty: the agent makes one.
+        size: the number of ranks in the world: names of directories have as many digits as its highest rank.
+        beat_every: how often (s) it sends a heartbeat.
+        lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
+            the end of the launcher ends the agent's stdin, too.
+        placed: whether the processes have all that follows from their node already: threads, GPUs, address.
+        elastic: whether the job outlasts the loss of a process.
+        outlasts_errors: whether it also outlasts one that ends by an error of the program.
+        slots: of an elastic job: how many ranks this node may have.
+        comes_again: whether the launcher starts the job again when it fails, and this agent is to join it again then.
+    """
+
+    job_id: str
+    workers: tuple[WorkerPlan, ...]
+    scratch_dir: str = ""
+    size: int = 1
+    beat_every: float = TIMING.node_heartbeat
+    lost_after: float | None = None
+    placed: bool = False
+    elastic: bool = False
+    outlasts_errors: bool = False
+    slots: int = 0
+    comes_again: bool = False
+
+
+@dataclass(frozen=True)
+class StopCommand:
+    """A later line on the agent's stdin: end the processes, with this signal first, and why."""
+
+    signal: int
+    cause: StopCause = StopCause.REQUEST
+
+
+@dataclass(frozen=True)
+class SignalCommand:
+    """A later line on the agent's stdin: pass this signal on to the processes."""
+
+    signal: int
+
+
+@dataclass(frozen=True)
+class KillCommand:
+    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record.
+
+    ``if_stopped``: only if the process is stopped by a signal; one that runs or waits is slow, and there is a warning.
+    """
+
+    task: str
+    reason: str
+    if_stopped: bool = False
+
+
+@dataclass(frozen=True)
+class StartCommand:
+    """A later line on the stdin of an elastic job's agent: start one more process. Its rank is what its output is
+    labelled with. ``slots``: how many ranks the node may have now."""
+
+    worker: WorkerPlan
+    slots: int
+
+
+@dataclass(frozen=True)
+class LeaveCommand:
+    """A later line on the stdin of an elastic job's agent: this task is to leave in order, at a commit, as all do
+    where the node is to be taken away; ``why`` is for people, and ``change`` the number of the launcher's decision."""
+
+    task: TaskKey
+    why: str
+    change: int = 0
+
+
+@dataclass(frozen=True)
+class PrepareCommand:
+    """A later line on the stdin of an elastic job's agent: have a spare ready that has imported these modules, for a
+    process like this one."""
+
+    worker: WorkerPlan
+    slots: int
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FinishCommand:
+    """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
+
+
+Command = StopCommand | SignalCommand | KillCommand | StartCommand | PrepareCommand | LeaveCommand | FinishCommand
+
+
+@dataclass(frozen=True)
+class Order:
+    """One command as it travels, a line of JSON: exactly one of them is there."""
+
+    stop: StopCommand | None = None
+    signal: SignalCommand | None = None
+    kill: KillCommand | None = None
+    start: StartCommand | None = None
+    prepare: PrepareCommand | None = None
+    leave: LeaveCommand | None = None
+    finish: FinishCommand | None = None
+
+    def __post_init__(self) -> None:
+        if len(self._given) != 1:
+            raise ValueError(f"an order is one of {', '.join(_ORDERS.values())}")
+
+    @classmethod
+    def of(cls, command: Command) -> Order:
+        """The order that carries ``command``."""
+        given: dict[str, Any] = {_ORDERS[type(command)]: command}
+        return cls(**given)
+
+    @property
+    def _given(self) -> list[Command]:
+        given = (self.stop, self.signal, self.kill, self.start, self.prepare, self.leave, self.finish)
+        return [one for one in given if one is not None]
+
+    @property
+    def command(self) -> Command:
+        """What it says."""
+        return self._given[0]
+
+
+_ORDERS: Mapping[type, Any] = {
+    StopCommand: "stop",
+    SignalCommand: "signal",
+    KillCommand: "kill",
+    StartCommand: "start",
+    PrepareCommand: "prepare",
+    LeaveCommand: "leave",
+    FinishCommand: "finish",
+}

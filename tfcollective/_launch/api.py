@@ -1,0 +1,262 @@
+"""``tfcollective.run``: call a function on several processes and get what each returned."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from tfcollective._base import payload
+from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
+from tfcollective._base.failures import first_cause, in_order_of_arrival
+from tfcollective._base.machine.network import is_own_host
+from tfcollective._base.processes import command_words, program_of
+from tfcollective._base.settings import Settings
+from tfcollective._base.task_specs import TaskSpec, check_task_specs, trainers_of
+from tfcollective._base.topology import PortRange
+from tfcollective._launch.horovod_run import translate
+from tfcollective._launch.launcher import JobOutcome, find_launcher
+from tfcollective._launch.plan.hosts import parse_hosts
+from tfcollective._launch.plan.rank_variables import bucket_variables, gpu_options
+from tfcollective._launch.plan.spec import JobSpec, first_size, from_settings, usable_hosts
+from tfcollective._launch.report.report import render
+from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.running.function import make_call
+
+_PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
+_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
+_FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables
+_OPTIONS = tuple(sorted({*_FOR_RANKS, *(field.name for field in fields(JobSpec))} - _NOT_OPTIONS))
+
+
+class Results(list[Any]):
+    """The ranks' results, in rank order.
+
+    Attributes:
+        auxiliary_tasks: what each auxiliary task has published, by task: the ``figures`` and ``metrics`` of
+            ``evaluator:0``, the ``url`` of ``tensorboard:0``. Empty for one that failed before it had anything to say.
+    """
+
+    def __init__(self, results: Iterable[Any], auxiliary_tasks: Mapping[str, Mapping[str, object]]) -> None:
+        super().__init__(results)
+        self.auxiliary_tasks = dict(auxiliary_tasks)
+
+
+def run(
+    fn: Callable[..., Any] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    launcher: str = "local",
+    task_specs: Mapping[str, Any] | None = None,
+    nb_retries: int | None = None,
+    **options: Any,
+) -> Results:
+    """Calls ``fn(*args, **kwargs)`` in ``np`` new processes and returns the list of the results, in rank order.
+
+    What the function returns may be an experiment, such as ``tfcollective.keras.KerasExperiment``: then every rank
+    trains it, and the result is that of the training. A plain function calls ``tfcollective.init()`` itself, as a
+    script does. The function, its arguments and its results are pickled with cloudpickle.
+
+    ``task_specs`` may have an evaluator and a TensorBoard: auxiliary tasks outside the world, whose failures do not
+    stop training. The evaluator calls the function, too, and evaluates the experiment that it returns; a plain function
+    finds in ``tfcollective.task()`` that it is the evaluator. They end after training: :class:`Results` tells what
+    they found.
+
+    Works from any thread; Ctrl-C in the main thread ends the processes and raises KeyboardInterrupt.
+
+    Args:
+        fn: what to call on every rank.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        np: the number of processes, all of them workers; 1 when omitted.
+        launcher: the platform to run on; ``local`` is this machine, or ``ssh`` if ``hosts`` are others, or ``mpi`` with
+            ``engine="mpi"``.
+        task_specs: in place of ``np``: a TaskSpec for each role, see ``tfcollective.allreduce_topology``. On this
+            machine the numbers of instances and processes count, and TensorBoard's fields; memory, vcores, gpus and
+            labels are for platforms that give them out.
+        nb_retries: another name for ``max_restarts``: how often all ranks are started again when one fails. Errors that
+            come again (a wrong argument, a module that is not found) and Ctrl-C end the job at once. The ranks go on
+            from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
+        **options: fields of :class:`~tfcollective._launch.plan.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
+            ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
+            ``port_range`` (``"29500-29600"``), ``emit_tf_config``,
+            ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
+            (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
+            on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
+            ``max_proc``, ``discovery`` (the command of a script that prints the hosts), ``slots``, ``reset_limit``,
+            ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks; ``on_error="replace"``: a rank that
+            raises is replaced, too;
+            ``preemption_file`` and ``preemption_command`` (a text or its words) say that a host's ranks are to leave;
+            ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
+            ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
+            ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
+            from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
+            ``func``, ``num_proc``, ``min_num_proc``, ``max_num_proc``, ``host_discovery_script``, ``hostfile``,
+            ``output_filename``, ``ssh_port``, ``ssh_identity_file``, ``network_interface``, ``executable``,
+            ``verbose``.
+
+    Raises:
+        WorkerFailedError: a rank failed; the message holds its traceback, ``first`` and ``failures`` the records.
+        LaunchError: the job could not be started.
+        RendezvousError: the platform did not give all that the job needs in time.
+        ConfigError: an option that is unknown, or an option or variable that cannot be used.
+        InvalidArgumentError: the function cannot be pickled.
+        UnsupportedError: an elastic job on a launcher that cannot run it.
+    """
+    function = _function(fn, options.pop("func", None))
+    options = with_granted_hosts(launcher, options)
+    spec = function_job(function, args, kwargs, np, task_specs=task_specs, nb_retries=nb_retries, **options)
+    return run_function_job(spec, launcher)
+
+
+def with_granted_hosts(launcher: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the hosts that the platform has given to this process, unless they name some."""
+    if launcher == "local" or options.get("hosts") or options.get("hostfile"):
+        return dict(options)
+    return {**options, "hosts": find_launcher(launcher).granted_hosts()}
+
+
+def run_function_job(spec: JobSpec, launcher: str) -> Results:
+    """Runs what :func:`function_job` made, as :func:`run` does."""
+    launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
+    main_thread = threading.current_thread() is threading.main_thread()
+    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
+    return results_of(outcome, results_wanted(spec, outcome))
+
+
+def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:
+    """The one that is given."""
+    given = [one for one in (fn, func) if one is not None]
+    if len(given) != 1:
+        raise ConfigError("give the function to call once: as fn, or as func, which is Horovod's name for it")
+    if not callable(given[0]):
+        raise ConfigError(f"fn: expected a function, got {given[0]!r}; to start a script, use `tfcollective run`")
+    return given[0]
+
+
+def function_job(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    task_specs: Mapping[str, Any] | None = None,
+    nb_retries: int | None = None,
+    **options: Any,
+) -> JobSpec:
+    """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
+    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
+        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
+    loaded = Settings.load()
+    options = translate({"np": np, **options})
+    np, python = options.pop("np"), options.pop("executable", None) or sys.executable
+    specs = _check_specs(np, task_specs, loaded.ps_policy)
+    tasks = trainers_of(specs)
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
+    options["env"] = {**_for_ranks(options), **(options.get("env") or {})}
+    for name in _PATHS & set(options):
+        options[name] = _as_path(name, options[name])
+    if isinstance(options.get("preemption_command"), str):
+        options["preemption_command"] = command_words(options["preemption_command"])
+    if isinstance(options.get("port_range"), str):
+        options["port_range"] = PortRange.parse(options["port_range"])
+    hosts = options.pop("hosts", ())
+    hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
+    for name in ("discovery", "blacklist"):
+        options[name] = _words(name, options.get(name))
+    hosts = usable_hosts(hosts, options["blacklist"])
+    number, options["min_proc"] = first_size(
+        np,
+        min_proc=options.get("min_proc"),
+        max_proc=options.get("max_proc"),
+        hosts=hosts,
+        discovery=options["discovery"],
+        tasks=len(tasks),
+    )
+    return JobSpec(
+        command=(python, *program_of("tfcollective._launch.running.function")),
+        num_proc=1 if number is None else number,
+        call=make_call(fn, args, kwargs or {}, sys.path),
+        tasks=tasks,
+        task_specs=specs,
+        hosts=hosts,
+        **{**from_settings(loaded), **options},
+    )
+
+
+def _for_ranks(options: dict[str, Any]) -> dict[str, str]:
+    """The variables for the options that are none of a job's own, which it takes out."""
+    bucket_mb, gpus, shared = (options.pop(name, None) for name in _FOR_RANKS)
+    return {**bucket_variables(bucket_mb), **gpu_options(gpus, shared=bool(shared))}
+
+
+def _launcher_for(spec: JobSpec) -> str:
+    if spec.engine == "mpi":
+        return "mpi"
+    return "ssh" if spec.discovery or any(not is_own_host(host.name) for host in spec.hosts) else "local"
+
+
+def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:
+    """The specs, checked; empty when there are none."""
+    if task_specs is None:
+        return {}
+    if np is not None:
+        raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
+    return check_task_specs(task_specs, ps_policy)
+
+
+def _words(name: str, value: object) -> tuple[str, ...]:
+    """A command, or names: a text, or several."""
+    if isinstance(value, str):
+        try:
+            return command_words(value) if name == "discovery" else tuple(filter(None, value.split(",")))
+        except ValueError as error:
+            raise ConfigError(f"{name} {value!r}: {error}") from error
+    if value is None or isinstance(value, Iterable):
+        return tuple(map(str, value or ()))
+    if isinstance(value, os.PathLike):
+        return (os.fspath(value),)
+    raise ConfigError(f"{name}: expected a text or a list of words, got {value!r}")
+
+
+def _as_path(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, (str, os.PathLike)):
+        return None if value is None else str(Path(value).absolute())
+    raise ConfigError(f"{name}: expected a path, got {value!r}")
+
+
+def results_wanted(spec: JobSpec, outcome: JobOutcome) -> int:
+    """How many ranks have to have left a result. Of an elastic job, some may have left before its end."""
+    return spec.num_proc if spec.bounds is None else len(outcome.results)
+
+
+def results_of(outcome: JobOutcome, count: int) -> Results:
+    """What a job's function has returned on each of ``count`` ranks; raises what :func:`run` does when it failed."""
+    if outcome.stopped_by is not None:
+        raise KeyboardInterrupt
+    cause = first_cause(outcome.exits)
+    if cause is not None:
+        failed = [asdict(record) for record in in_order_of_arrival(outcome.exits)]
+        raise WorkerFailedError(render(outcome), failures=failed, first=asdict(cause))
+    if outcome.start_failure is not None:
+        raise RendezvousError(render(outcome) if outcome.earlier else outcome.start_failure.message)
+    tasks = sorted(outcome.exits, key=lambda record: record.rank)
+    if outcome.agent_failure is not None or len(outcome.results) != count:
+        without = ", ".join(str(record.rank) for record in tasks if record.task not in outcome.results)
+        if outcome.agent_failure is None:
+            raise LaunchError(f"ended without leaving a result: rank {without}")
+        raise LaunchError(render(outcome) if outcome.earlier else outcome.agent_failure)
+    report = render(outcome)  # after a success: of auxiliary tasks
+    if report:
+        sys.stderr.write("".join(f"tfcollective: {line}\n" for line in report.splitlines()))
+    results = [payload.loads(outcome.results[record.task]) for record in tasks if record.task in outcome.results]
+    return Results(results, {end.task: end.info for end in outcome.auxiliary_tasks})

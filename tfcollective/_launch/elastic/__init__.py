@@ -1,0 +1,1 @@
+"""Following hosts while an elastic job runs."""

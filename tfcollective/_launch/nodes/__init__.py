@@ -1,0 +1,1 @@
+"""Nodes: providers, and how a job gets its nodes."""

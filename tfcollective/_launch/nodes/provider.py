@@ -1,0 +1,130 @@
+"""Where the nodes of a job come from: :class:`NodeProvider`, the one thing that a platform implements.
+
+Those that need no platform are in :mod:`tfcollective._launch.platforms`. See docs/adr/0031.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tfcollective._launch.agent.node import wait_for_key
+from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
+
+__all__ = ["NodeFacts", "NodeProvider", "NodeSettings", "Went", "wait_for_key"]
+
+
+@dataclass(frozen=True)
+class Went:
+    """A node that has gone, or that will never come.
+
+    Attributes:
+        name: as in its settings; empty: every node, where the platform gives all or none.
+        how: what happened to it, as what is said of :meth:`NodeProvider.subject`: ``was ended (exit code 137)``.
+        detail: what helps to understand that it never came: the end of its log.
+        instance: which one of those with its name; see :class:`NodeFacts`.
+    """
+
+    name: str
+    how: str
+    detail: str = ""
+    instance: str = ""
+
+    def concerns(self, node: NodeFacts) -> bool:
+        """Whether it is this node that has gone."""
+        return self.name in ("", node.name) and self.instance in ("", node.instance)
+
+
+class NodeProvider(ABC):
+    """The nodes of one job on one platform. A context manager: afterwards it holds nothing of the platform's.
+
+    A node has come when its agent has enrolled with the coordinator, which the launcher sees by itself; what only the
+    platform knows are :meth:`events` and :meth:`explain`. All methods may be called from several threads.
+
+    Attributes:
+        units: what people call its nodes.
+        named: whether agents enrol under the names that were asked for; else any agent may take any part.
+        others_may_come: whether agents may come that were not asked for: an elastic job takes them in, other jobs turn
+            them away once they have theirs, and one that cannot take part is waited past.
+        local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
+        takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
+            may replace, and so is one whose agent gets a signal that the launcher has not asked for.
+        adds_nodes: whether :meth:`request` may be called again while the job runs, for other nodes or for some that
+            have gone; it may wait then.
+        come_again: whether agents join again by themselves when the job has failed and is started again.
+        advice: what a person may do about nodes that do not come.
+    """
+
+    units: str = "agents"
+    named: bool = True
+    others_may_come: bool = False
+    local: bool = False
+    takes_nodes: bool = False
+    adds_nodes: bool = False
+    come_again: bool = False
+    advice: str = (
+        ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
+        "--network-interface"
+    )
+
+    def __enter__(self) -> NodeProvider:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    @property
+    def renews(self) -> bool:
+        """Whether the platform gives another node for one that it has taken away in order, under the same name: where
+        it takes nodes and adds them, unless it says otherwise."""
+        return self.adds_nodes and self.takes_nodes
+
+    @abstractmethod
+    def request(self, nodes: Sequence[NodeSettings]) -> None:
+        """Has an agent with each of these settings started, and returns before they have come.
+
+        Raises LaunchError or ConfigError when that cannot be done.
+        """
+
+    @abstractmethod
+    def release(self, name: str) -> None:
+        """Takes this node away: it does not answer, or is not needed. Nothing if it has gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """After the end of the job: ends what :meth:`request` has started and still runs."""
+
+    def events(self) -> Sequence[Went]:
+        """What has happened to nodes since the last call; returns at once."""
+        return ()
+
+    def subject(self, node: NodeFacts) -> str:
+        """What to call a node in a sentence; of one that has not come, the name alone is known."""
+        return f"the agent on {node.name}" if not node.pid else f"{node.name}: the agent (pid {node.pid})"
+
+    def explain(self, node: NodeFacts, silent: float) -> str | None:
+        """What became of a node that has come and has not answered for ``silent`` seconds, as :attr:`Went.how`; None:
+        the platform does not know. May wait some seconds for the platform to know."""
+        del node, silent
+        return None
+
+    def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
+        """Of an agent that has come while an elastic job ran, where :attr:`others_may_come`: what it has said of
+        itself, with its name in the job, and how many ranks it takes."""
+        return facts, facts.slots or 1
+
+    def machine(self, name: str) -> str:
+        """The machine on which the newest node of this name is or was, where the platform chooses machines; else its
+        name. Empty: the platform has not chosen yet."""
+        return name
+
+    def describe_missing(self, names: Sequence[str]) -> str:
+        """What is known of nodes that have not come in time."""
+        return ", ".join(names)
+
+    def orders(self, name: str) -> Callable[[bytes], None] | None:
+        """What hands a line of orders to this node, also from signal handlers; None: they go through the
+        coordinator."""
+        del name
+        return None

@@ -1,0 +1,252 @@
+"""From a job to its processes: pure."""
+
+from __future__ import annotations
+
+import fnmatch
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tfcollective._base.machine.cores import thread_variables
+from tfcollective._base.machine.gpus import gpu_variables
+from tfcollective._base.settings import PREFIX, TF_CONFIG, VARIABLES, variable, without_outer_job
+from tfcollective._base.tasks import EVALUATOR, NO_RANK, TaskKey
+from tfcollective._base.topology import Endpoint, Placement
+from tfcollective._launch.agent.protocol import WorkerPlan
+from tfcollective._launch.plan.hosts import Share
+from tfcollective._launch.plan.placement import Slot
+from tfcollective._launch.plan.rank_variables import (
+    PYTHONPATH,
+    compat_variables,
+    engine_variables,
+    newcomer_variables,
+    rank_variables,
+    tf_config,
+)
+from tfcollective._launch.plan.spec import JobSpec
+
+__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "plan_newcomer", "with_tf_config"]
+
+# What ranks on other hosts get of the launcher's environment.
+_PASSED = (
+    *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
+    *(row.alias.name for row in VARIABLES if row.alias is not None),
+)
+_OF_A_MACHINE = frozenset(variable(field) for field in ("bind_host", "library", "runtime_dir"))
+_THIS_HOST = "localhost"  # Horovod's name for it where no hosts are given
+_SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a job: the ranks in rank order, and what runs beside the world."""
+
+    workers: tuple[WorkerPlan, ...]
+    auxiliary_tasks: tuple[WorkerPlan, ...] = ()
+
+    @property
+    def processes(self) -> tuple[WorkerPlan, ...]:
+        """All of them."""
+        return (*self.workers, *self.auxiliary_tasks)
+
+    @property
+    def tasks(self) -> tuple[TaskKey, ...]:
+        """The roles of the world, in rank order."""
+        return tuple(worker.task for worker in self.workers)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts, in the order of their ranks."""
+        return tuple(dict.fromkeys(process.host for process in self.processes))
+
+    def on(self, host: str) -> tuple[WorkerPlan, ...]:
+        """The processes of one host."""
+        return tuple(process for process in self.processes if process.host == host)
+
+
+def plan_local(
+    spec: JobSpec,
+    *,
+    cores: int,
+    environ: Mapping[str, str],
+    endpoints: Mapping[TaskKey, Endpoint] | None = None,
+    gpus: Sequence[str] = (),
+) -> Plan:
+    """All ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit.
+
+    ``endpoints`` is what TF_CONFIG is to say, if the ranks are to have one.
+    """
+    share = max(1, cores // spec.num_proc)
+    common = {
+        **thread_variables(share, environ),
+        "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),  # a pipe is no terminal, but people watch it
+        **_job_variables(spec),
+        variable("bind_host"): "127.0.0.1",
+        **spec.env,
+    }
+    plans = []
+    for rank, task in enumerate(spec.world):
+        place = Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1)
+        added = {
+            **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
+            **_task_variables(task, endpoints),
+            **rank_variables(place, spec.env),
+            **_horovod_variables(spec, place, 0, _THIS_HOST, environ),
+        }
+        plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
+    return Plan(tuple(plans), _side_plans(spec, common, endpoints))
+
+
+def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str]) -> Plan:
+    """The ranks on their hosts; ``environ`` is the launcher's, of which they get what :func:`_passed_on` lets through.
+
+    What only the host itself knows (its cores, its address) its agent adds.
+    """
+    common = {
+        **_passed_on(environ, (*_PASSED, *spec.pass_env)),
+        "PYTHONUNBUFFERED": "1",
+        **_job_variables(spec),
+        **spec.env,
+    }
+    plans = []
+    for node, share in enumerate(shares):
+        for slot, task in enumerate(spec.world[share.first : share.first + share.count]):
+            place = _placement(shares, share, slot)
+            added = {
+                **_task_variables(task, None),
+                **rank_variables(place, spec.env),
+                **_horovod_variables(spec, place, node, share.host.name, common),
+            }
+            plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
+    first = shares[0].host.name  # where rank 0 writes what they read
+    return Plan(tuple(plans), _side_plans(spec, common, None, first))
+
+
+def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
+    """A process that joins an elastic job while it runs: like the one that the plan has for its slot, else like the
+    first one of its role, to which its agent adds what only its host knows.
+
+    Args:
+        spec: the job.
+        plan: what it began with.
+        task: the process's role.
+        rank: what its output is labelled with.
+        slot: where it runs.
+        place: the place that it will have in the world, as far as one knows.
+    """
+    workers = {(one.host, one.local_rank): one for one in plan.workers}
+    others = (one for one in plan.workers if one.task.type == task.type)
+    like = workers.get((slot.host, slot.number)) or next(others, plan.workers[0])
+    own = {
+        **newcomer_variables(place, slot.host or _THIS_HOST, spec.env, compat=spec.horovod_compat),
+        variable("task"): str(task),
+        variable("newcomer"): str(slot.number),
+    }
+    if variable("node_id") in like.env:
+        own[variable("node_id")] = slot.host  # a node of its own, as that one is
+    return replace(like, task=task, rank=rank, env={**like.env, **own}, local_rank=slot.number, host=slot.host)
+
+
+def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
+    """The same processes, of which ranks and evaluators get a TF_CONFIG that says ``endpoints``."""
+
+    def configured(worker: WorkerPlan) -> WorkerPlan:
+        if worker.is_auxiliary_task and worker.task.type != EVALUATOR:
+            return worker
+        return replace(worker, env={**worker.env, TF_CONFIG: tf_config(worker.task, endpoints)})
+
+    return Plan(tuple(map(configured, plan.workers)), tuple(map(configured, plan.auxiliary_tasks)))
+
+
+def _side_plans(
+    spec: JobSpec, common: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None, host: str = ""
+) -> tuple[WorkerPlan, ...]:
+    return tuple(
+        WorkerPlan(
+            task,
+            NO_RANK,
+            spec.command_of(task),
+            {**common, **_task_variables(task, endpoints if task.type == EVALUATOR else None)},
+            host=host,
+        )
+        for task in spec.auxiliary_tasks
+    )
+
+
+def _placement(shares: Sequence[Share], share: Share, slot: int) -> Placement:
+    cross = [other for other in shares if other.count > slot]
+    return Placement(
+        rank=share.first + slot,
+        size=sum(other.count for other in shares),
+        local_rank=slot,
+        local_size=share.count,
+        cross_rank=cross.index(share),
+        cross_size=len(cross),
+    )
+
+
+def _passed_on(environ: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in without_outer_job(environ).items()
+        if name not in _OF_A_MACHINE and any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def describe(plan: Plan) -> str:
+    """The plan for people: one block a rank. Values that look like secrets are not shown."""
+    lines: list[str] = []
+    for worker in plan.processes:
+        host = f", host {worker.host}" if worker.host else ""
+        if worker.is_auxiliary_task:
+            lines.append(f"{worker.task} (outside the world{host})")
+        else:
+            lines.append(f"rank {worker.rank} ({worker.task}, local rank {worker.local_rank}{host})")
+        lines.append(f"  command: {shlex.join(worker.argv)}")
+        lines.extend(f"  {name}={value}" for name, value in _shown(worker.env))
+    return "\n".join(lines) + "\n"
+
+
+def _job_variables(spec: JobSpec) -> dict[str, str]:
+    timeline = {} if spec.timeline is None else {variable("timeline"): spec.timeline}
+    evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.auxiliary_tasks) else {}
+    restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
+    elastic = {} if spec.bounds is None else {variable("elastic"): "1"}
+    ports = {} if spec.port_range is None else {variable("port_range"): str(spec.port_range)}
+    return {
+        **timeline,
+        **evaluator,
+        **ports,
+        **elastic,
+        **(restarts if spec.max_restarts else {}),
+        variable("size"): str(spec.num_proc),
+        variable("op_timeout"): f"{spec.op_timeout:g}",
+        variable("start_timeout"): f"{spec.start_timeout:g}",
+        variable("stall_warning"): f"{spec.stall_warning:g}",
+        variable("transport"): spec.transport,
+        variable("engine"): spec.engine,
+        variable("log_level"): spec.log_level,
+    }
+
+
+def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None) -> dict[str, str]:
+    config = {} if endpoints is None else {TF_CONFIG: tf_config(task, endpoints)}
+    return {variable("task"): str(task), **config}
+
+
+def _horovod_variables(
+    spec: JobSpec, place: Placement, node: int, host: str, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """What ``--horovod-compat`` adds, or ``--engine horovod``; a variable that the user has set for the ranks stays."""
+    if spec.engine == "horovod":
+        return {**engine_variables(place, node, spec.op_timeout), **spec.env}
+    if not spec.horovod_compat:
+        return {}
+    added = compat_variables(place, host, {**environ, **spec.env}, elastic=spec.bounds is not None)
+    return {name: value for name, value in added.items() if name not in spec.env or name == PYTHONPATH}
+
+
+def _shown(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name in sorted(env):
+        secret = any(fnmatch.fnmatch(name.upper(), pattern) for pattern in _SECRET_NAMES)
+        yield name, "(not shown)" if secret else shlex.quote(env[name])

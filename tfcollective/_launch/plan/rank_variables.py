@@ -1,0 +1,138 @@
+"""What ranks find in their environment for scripts that expect another launcher: torchrun's names for ranks, Horovod's,
+``TF_CONFIG``, and what Horovod's own engine needs. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.settings import variable
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint, Placement
+from tfcollective._launch.agent.protocol import HOROVOD_PACKAGES
+
+PYTHONPATH = "PYTHONPATH"
+
+
+def rank_variables(place: Placement, given: Mapping[str, str]) -> dict[str, str]:
+    """``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE``: scripts choose their GPU or their share of the
+    data by them before they call ``init()``. Those of ``given``, what the user sets for the ranks, are left out.
+    """
+    words = {
+        "RANK": place.rank,
+        "WORLD_SIZE": place.size,
+        "LOCAL_RANK": place.local_rank,
+        "LOCAL_WORLD_SIZE": place.local_size,
+    }
+    return {word: str(value) for word, value in words.items() if word not in given}
+
+
+def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:
+    """``TF_CONFIG`` of ``task``, for scripts that use ``tf.distribute``: the trainers among these tasks, given in rank
+    order, and the task itself, whose TensorFlow server listens on the port that is given for it.
+
+    Other auxiliary tasks are left out, as TensorFlow's server would wait for them.
+    """
+    cluster: dict[str, list[str]] = {}
+    for member, endpoint in endpoints.items():
+        if member.is_trainer or member == task:
+            cluster.setdefault(member.type, []).append(str(endpoint))
+    return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
+
+
+def _horovod_place(place: Placement) -> dict[str, str]:
+    """The ranks and sizes under the names that Horovod's launcher gives them."""
+    return {
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.size),
+        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(place.local_size),
+        "HOROVOD_CROSS_RANK": str(place.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(place.cross_size),
+    }
+
+
+def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *, elastic: bool) -> dict[str, str]:
+    """What a script written for Horovod needs to run unchanged: where ``import horovod`` leads, and its place.
+
+    Args:
+        place: the rank's.
+        host: the name by which its host was given.
+        environ: what it inherits; modules that its PYTHONPATH leads to stay reachable.
+        elastic: whether the job is.
+    """
+    inherited = environ.get(PYTHONPATH, "")
+    path = str(HOROVOD_PACKAGES) + (os.pathsep + inherited if inherited else "")
+    named = {"HOROVOD_HOSTNAME": host, **({"HOROVOD_ELASTIC": "1"} if elastic else {})}
+    return {PYTHONPATH: path, **_horovod_place(place), **named}
+
+
+def newcomer_variables(place: Placement, host: str, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:
+    """What a process that joins a running job has not in common with the others: its place, as far as one knows when it
+    starts, and with ``compat`` Horovod's names for it. Those of ``given`` are left out."""
+    horovod = {**_horovod_place(place), "HOROVOD_HOSTNAME": host} if compat else {}
+    return {**rank_variables(place, given), **{word: value for word, value in horovod.items() if word not in given}}
+
+
+def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:
+    """What a rank needs to run on Horovod's own engine, with our coordinator in the place of horovodrun.
+
+    Args:
+        place: the rank's.
+        node: the number of its node. Horovod tells nodes apart by a name, and two containers may have the same one.
+        op_timeout: how long (s) Horovod may wait for a peer.
+    """
+    return {
+        **_horovod_place(place),
+        "HOROVOD_HOSTNAME": f"node-{node}",
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, int(op_timeout))),
+        # Without it Horovod waits for ever for a rank that does not come; it must be later than the warning.
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(min(60.0, op_timeout / 2)))),
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(max(2, int(op_timeout))),
+    }
+
+
+def rendezvous_variables(store: Endpoint) -> dict[str, str]:
+    """Where Horovod's ranks find each other."""
+    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": store.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port)}
+
+
+def scopes_of(ranks: Iterable[Mapping[str, str]]) -> dict[str, int]:
+    """The scopes in which ranks with these variables find each other, and how many ranks each has."""
+    scopes: dict[str, int] = {}
+    for env in ranks:
+        scopes["global"] = int(env["HOROVOD_SIZE"])
+        scopes[f"local_{env['HOROVOD_HOSTNAME']}"] = int(env["HOROVOD_LOCAL_SIZE"])
+        scopes[f"cross_{env['HOROVOD_LOCAL_RANK']}"] = int(env["HOROVOD_CROSS_SIZE"])
+    return scopes
+
+
+_MEBIBYTE = 1 << 20
+
+
+def bucket_variables(size: str | float | None) -> dict[str, str]:
+    """What sets the size of buckets, in MiB or ``auto``; nothing for None. Raises ConfigError."""
+    if size is None:
+        return {}
+    if isinstance(size, str) and size.lower() == "auto":
+        return {variable("bucket_bytes"): "auto"}
+    try:
+        mebibytes = float(size)
+    except (TypeError, ValueError):
+        raise ConfigError(f"--bucket-mb: expected a number of MiB or auto, got {size!r}") from None
+    if not 0 < mebibytes < _MEBIBYTE:
+        raise ConfigError(f"--bucket-mb: expected a number above 0, got {size}")
+    return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
+
+
+def gpu_options(each: int | None, *, shared: bool) -> dict[str, str]:
+    """What gives each rank ``each`` GPUs; None: ranks see them all. ``shared``: several ranks may use one. Raises
+    ConfigError."""
+    if each is not None and (not isinstance(each, int) or isinstance(each, bool) or each < 1):
+        raise ConfigError(f"--gpus-per-proc: expected 1 or more, got {each!r}")
+    wanted = {} if each is None else {variable("gpus_per_proc"): str(each)}
+    return {**wanted, variable("share_gpus"): "1"} if shared else wanted

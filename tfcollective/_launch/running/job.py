@@ -1,0 +1,477 @@
+"""A job while it runs, as its launcher holds it: coordinator, private directory, orders of its agents, how it ended."""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+
+import psutil
+
+from tfcollective._base.clock import every
+from tfcollective._base.descriptors import many_descriptors
+from tfcollective._base.errors import CoordinatorError
+from tfcollective._base.failures import NOT_STARTED, ExitRecord
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.log import get_logger
+from tfcollective._base.machine.network import interface_addresses, with_interface
+from tfcollective._base.settings import Settings, environ_snapshot, variable
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.timing import TIMING
+from tfcollective._base.topology import Placement
+from tfcollective._control.records import JobDirectory, JobRecord
+from tfcollective._control.serve.gloo_store import GlooStoreServer
+from tfcollective._control.serve.job import JobView
+from tfcollective._control.serve.owner import Coordinator
+from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.serve.watched import WatchedCoordinator
+from tfcollective._control.state.membership import TaskState, TaskView
+from tfcollective._control.wire.messages import JobEvent
+from tfcollective._control.wire.protocol import MODULES, ServerOptions, read_published
+from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
+from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
+from tfcollective._launch.plan.placement import Slot
+from tfcollective._launch.plan.planner import Plan, plan_newcomer
+from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
+from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.running import function
+
+_LOG = get_logger(__name__)
+_LOOPBACK = "127.0.0.1"
+_LOOK_S = 5.0
+_JOURNAL = "journal"
+LOST = "was lost with its host"
+_DISMISSED = "was no longer needed"
+_NOT_NEEDED = (_DISMISSED, NOT_STARTED)
+
+
+def new_job_id(prefix: str = "job") -> str:
+    """A name that no other job has."""
+    return f"{prefix}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True)
+class AgentFailure:
+    """An agent that has not done its work to the end.
+
+    Attributes:
+        message: what happened to it.
+        at: until when it was known to work, in seconds on this process's monotonic clock: what a rank reported before
+            that is no consequence of it.
+    """
+
+    message: str
+    at: float
+
+
+class Job:
+    """A context manager: while it is open, the coordinator serves the job and ``tfcollective status`` finds it.
+
+    A launcher opens one, starts agents with :meth:`agent_config`, registers each with :meth:`watch`, waits for them,
+    and asks for the :meth:`outcome`.
+
+    Args:
+        spec: what to run.
+        plan: its processes.
+        bind_host: the address of the interface that the agents and the ranks reach.
+        bind_port: the port; 0: any free one.
+        job_id: its name; None: a new one.
+        key: the job key; None: the spec's, or a new one.
+        observer: called with the state of the job every few seconds, on a thread of its own.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        plan: Plan,
+        *,
+        bind_host: str = _LOOPBACK,
+        bind_port: int = 0,
+        job_id: str | None = None,
+        key: bytes | None = None,
+        observer: Callable[[JobView], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self._observer = observer
+        self._plan = plan
+        self._options = ServerOptions(
+            new_job_id() if job_id is None else job_id,
+            key or spec.key or new_key(),
+            plan.tasks,
+            spec.start_timeout,
+            bind_host=bind_host,
+            bind_port=bind_port,
+            silence_limit=_silence_limit(spec),
+            auxiliary_tasks=spec.auxiliary_tasks,
+            first_generation=spec.first_generation,
+            encryption=Settings.load().encryption,
+            bounds=spec.bounds,
+            ports=spec.port_range,
+        )
+        self._killer = _Killer()
+        self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on
+        self._auxiliary_tasks = _AuxiliaryTaskWatch(
+            {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
+        )
+        self._store: GlooStoreServer | None = None
+        self._places: dict[str, str] = {}  # of processes that joined later
+        self._publishing = threading.Lock()
+        self._open = ExitStack()
+
+    def __enter__(self) -> Job:
+        parent = Settings.load().jobs_directory()
+        with ExitStack() as opened:
+            opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
+            self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
+            opened.callback(self._auxiliary_tasks.close)
+            self._coordinator = self._make_coordinator()
+            opened.enter_context(self._coordinator)
+            self._publish_record()
+            if self.spec.call is not None:
+                function.publish(self.spec.call, self._coordinator)
+            if self._observer is not None:
+                show = partial(_show, self._coordinator, self._observer)
+                opened.enter_context(every(_LOOK_S, show, "tfc-observer"))
+            self._open = opened.pop_all()
+        _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._open.close()
+
+    def _make_coordinator(self) -> Coordinator:
+        """On a thread; of a job that survives its death, in a process of its own."""
+        if self.spec.bounds is None:
+            return CoordinatorServer(self._options, on_event=self._take_event)
+        environ = {name: value for name, value in environ_snapshot().items() if name != variable("job_id")}
+        return WatchedCoordinator(
+            self._options,
+            self._directory.path / _JOURNAL,
+            environ,
+            Settings.load().log_level,
+            self._take_event,
+            self._publish_record,
+            lambda why: self.exits.put(None),
+        )
+
+    def _take_event(self, event: JobEvent) -> None:
+        if event.exited is not None:
+            self.exits.put(event.exited)
+        if event.dropped is not None:
+            self._killer.kill(*event.dropped)
+        if event.silent is not None:
+            self._silent(*event.silent)
+        if event.trained:
+            self._auxiliary_tasks.training_ended()
+
+    def _publish_record(self) -> None:
+        """Lets ``tfcollective status`` find the job."""
+        created, options, at = psutil.Process().create_time(), self._options, self._coordinator
+        with self._publishing:
+            about = self.job_id, at.endpoint, options.key, os.getpid(), created, self.spec.command
+            self._directory.publish(JobRecord(*about, coordinator_pid=at.pid, log_dir=self.spec.log_dir or ""))
+
+    def await_coordinator(self) -> None:
+        """Returns when the coordinator serves the job. Raises CoordinatorError when it cannot."""
+        self._coordinator.wait()
+
+    @property
+    def job_id(self) -> str:
+        """Its name."""
+        return self._options.job_id
+
+    @property
+    def key(self) -> bytes:
+        """The job key."""
+        return self._options.key
+
+    @property
+    def coordinator(self) -> str:
+        """HOST:PORT."""
+        return str(self._coordinator.endpoint)
+
+    @property
+    def scratch_dir(self) -> str:
+        """Its private directory on this machine."""
+        return str(self._directory.path)
+
+    def replace_plan(self, plan: Plan) -> None:
+        """The same processes on hosts that are known only now, before any agent has begun."""
+        self._plan = plan
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rank has failed that the job cannot do without."""
+        view = self._coordinator.view()
+        if self.spec.bounds is None:
+            return any(task.exit is not None and task.exit.failed for task in view.tasks)
+        ends = [one.exit for one in view.tasks if one.exit is not None]
+        if view.failure is not None or (not self._outlasts_errors and any(one.of_the_program for one in ends)):
+            return True
+        return _fails_everywhere(view, self._plan.tasks)
+
+    @property
+    def _outlasts_errors(self) -> bool:
+        return self.spec.bounds is not None and self.spec.bounds.outlasts_errors
+
+    def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
+        """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
+        if self.spec.bounds is None or self.unserved:
+            return False
+        self.note_lost(tasks, failure)
+        _LOG.warning("%s; the other ranks go on", failure)
+        return not self.failed
+
+    def note_lost(self, tasks: Collection[TaskKey], how: str = "") -> None:
+        """The node of these tasks has gone, as ``how`` says: those whose end no agent has reported have ended with
+        it."""
+        note = f"{LOST}: {how}" if how else LOST
+        for one in self._coordinator.look().tasks:
+            if one.task in tasks and one.exit is None:
+                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, math.inf, note=note)
+                # An order to start may reach an agent that is about to end.
+                self._coordinator.exited(replace(gone, note=NOT_STARTED) if one.state is TaskState.EXPECTED else gone)
+
+    def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
+        """Of these tasks, those that no agent has started will not be."""
+        views = self._coordinator.look().tasks if tasks else ()
+        self.note_lost([one.task for one in views if one.task in tasks and one.state is TaskState.EXPECTED])
+
+    def has_finished(self, tasks: Collection[TaskKey]) -> bool:
+        """Whether all of these tasks have ended, and well."""
+        view = self._coordinator.look()
+        exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
+        return all(record is not None and not record.failed for record in exits)
+
+    @property
+    def unserved(self) -> bool:
+        """Whether the job has lost its coordinator, and gets no other one."""
+        return self._coordinator.failure is not None
+
+    @property
+    def view(self) -> JobView:
+        """The job as far as its coordinator has said; see :meth:`Coordinator.view`."""
+        return self._coordinator.view()
+
+    @property
+    def slow_modules(self) -> tuple[str, ...]:
+        """The modules of the ranks that take seconds to import, once they have said so."""
+        named = self._coordinator.get_blob(MODULES) or b""
+        return tuple(filter(None, named.decode().split(",")))
+
+    def admit(self, worker: WorkerPlan, send: Callable[[Command], None], change: int = 0) -> None:
+        """One more process takes part, whose agent gets orders by ``send``; ``change``: see :class:`messages.Admit`."""
+        self._coordinator.admit(worker.task, change)
+        self._places[str(worker.task)] = worker.place
+        self._killer.add([worker.task], send)
+
+    def admit_no_more(self) -> None:
+        """No further process will take part: ranks that are too few need not wait for one."""
+        self._coordinator.admit_no_more()
+
+    def newcomer(self, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
+        """A process that joins the job while it runs; see :func:`plan_newcomer`."""
+        return plan_newcomer(self.spec, self._plan, task, rank, slot, place)
+
+    def dismiss(self, task: TaskKey) -> None:
+        """Ends a process that waits to be taken into the world when training is over."""
+        self._killer.kill(task, _DISMISSED)
+
+    def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
+        """What the agent of these processes is to do."""
+        return AgentConfig(
+            self.job_id,
+            tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
+            size=self.spec.num_proc,
+            elastic=self.spec.bounds is not None,
+            outlasts_errors=self._outlasts_errors,
+            **self.spec.process_options,
+        )
+
+    def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
+        """The worker's variables with what only the open job knows: where Horovod's ranks meet."""
+        if self.spec.engine != "horovod" or worker.is_auxiliary_task:
+            return worker.env
+        if self._store is None:  # not before the hosts are known, of which the plan speaks
+            scopes = scopes_of(one.env for one in self._plan.workers)
+            self._store = self._open.enter_context(GlooStoreServer(scopes, self._options.bind_host))
+        env = {**rendezvous_variables(self._store.endpoint), **worker.env}
+        return with_interface(env, env.get(variable("bind_host")), interface_addresses())
+
+    def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
+        """Orders their agents with ``send`` to kill ranks that are stopped and auxiliary tasks past their limit."""
+        self._killer.add([worker.task for worker in workers], send)
+
+    def _silent(self, task: TaskKey, seconds: float) -> None:
+        """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
+        whether the process is stopped: heartbeats also fail to come while a long call into C holds Python's lock."""
+        limit = f" (--op-timeout {self.spec.op_timeout:g}"
+        limit += f" and {TIMING.rank_silent:g} s more)" if self.spec.bounds is None else ")"
+        if seconds < _silence_limit(self.spec):
+            limit = ", and the others waited for it to connect"  # a newcomer
+        self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s{limit}", if_stopped=True)
+
+    def outcome(
+        self,
+        received: Sequence[int],
+        agent_failure: AgentFailure | None,
+        *,
+        host_lost: bool = False,
+        side_failures: Mapping[str, str] | None = None,
+    ) -> JobOutcome:
+        """How the job ended, after all agents have.
+
+        Args:
+            received: the signals that asked the launcher to stop.
+            agent_failure: what happened to an agent that did not do its work to the end, or None.
+            host_lost: whether that was a host that does not answer any more.
+            side_failures: the same of agents that had auxiliary tasks only, by task.
+        """
+        if self._coordinator.failure is not None:
+            return self._outcome_without_coordinator(received, self._coordinator.failure)
+        view = self._coordinator.look()
+        tasks = [one.task for one in view.tasks]  # those that replaced others, too
+        results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
+        failure = view.failure
+        agent_failure = agent_failure or _unreported(view)
+        # One that has left in order has done its part, whatever ended its process on its way out.
+        exits = tuple(
+            task.exit
+            for task in view.tasks
+            if task.exit is not None and (task.task not in view.leavers or not task.exit.failed or task.exit.raised)
+        )
+        lost = _survived(exits, view, self._outlasts_errors) if self.spec.bounds is not None else ()
+        return JobOutcome(
+            exits=tuple(record for record in exits if record not in lost and record.note not in _NOT_NEEDED),
+            survived=lost,
+            changes=view.changes if self.spec.bounds is not None else (),
+            initialised=view.initialised,
+            start_failure=None
+            if failure is None
+            else StartFailure(failure.message, failure.timed_out, met=view.generation > 0),
+            stopped_by=received[0] if received else None,
+            agent_failure=None if agent_failure is None else agent_failure.message,
+            agent_failed_at=0.0 if agent_failure is None else agent_failure.at,
+            results=results,
+            host_lost=host_lost,
+            places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
+            auxiliary_tasks=tuple(_auxiliary_task_end(task, side_failures or {}) for task in view.auxiliary_tasks),
+            published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
+            durations={str(task): seconds for task, seconds in view.durations.items()},
+            generation=view.generation,
+            coordinator_restarts=self._coordinator.restarts,
+        )
+
+    def _outcome_without_coordinator(self, received: Sequence[int], why: str) -> JobOutcome:
+        """How a job ended whose coordinator serves it no longer: what became of its last ranks is not known."""
+        view = self._coordinator.view()
+        return JobOutcome(
+            exits=(),
+            survived=tuple(one.exit for one in view.tasks if one.exit is not None and one.exit.failed),
+            changes=view.changes,
+            initialised=True,
+            stopped_by=received[0] if received else None,
+            agent_failure=why,
+            host_lost=True,
+            places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
+            generation=view.generation,
+            coordinator_restarts=self._coordinator.restarts,
+        )
+
+
+def _show(coordinator: Coordinator, observer: Callable[[JobView], None]) -> None:
+    try:
+        observer(coordinator.view())
+    except CoordinatorError as error:
+        _LOG.debug("the observer cannot be shown the state of the job: %s", error)
+
+
+class _Killer:
+    """Has a task killed that would keep the job alive for ever."""
+
+    def __init__(self) -> None:
+        self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}
+
+    def add(self, tasks: Sequence[TaskKey], send: Callable[[KillCommand], None]) -> None:
+        """Who can kill these tasks."""
+        self._send.update(dict.fromkeys(tasks, send))
+
+    def kill(self, task: TaskKey, reason: str, *, if_stopped: bool = False) -> None:
+        """From any thread; nothing if no agent has the task."""
+        send = self._send.get(task)
+        if send is not None:
+            send(KillCommand(str(task), reason, if_stopped))
+
+
+class _AuxiliaryTaskWatch:
+    """Ends auxiliary tasks that stay too long when training has ended."""
+
+    def __init__(self, limits: Mapping[TaskKey, float], killer: _Killer) -> None:
+        self._limits = limits
+        self._killer = killer
+        self._timers: list[threading.Timer] = []
+
+    def training_ended(self) -> None:
+        """Called on the coordinator's thread: from now on their time runs."""
+        for task, limit in self._limits.items():
+            reason = f"had not ended {limit:g} s after training, and was killed"
+            timer = threading.Timer(limit, self._killer.kill, (task, reason))
+            timer.daemon = True
+            self._timers.append(timer)
+            timer.start()
+
+    def close(self) -> None:
+        """From now on none is killed."""
+        for timer in self._timers:
+            timer.cancel()
+
+
+def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTaskEnd:
+    started = view.state is not TaskState.EXPECTED
+    return AuxiliaryTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
+
+
+def _unreported(view: JobView) -> AgentFailure | None:
+    """What to say of ranks whose end no agent has reported: they must not pass for a success."""
+    silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
+    if not silent:
+        return None
+    message = f"no agent has reported how {silent} ended: the launcher may have been stopped meanwhile"
+    return AgentFailure(message, time.monotonic())
+
+
+def _silence_limit(spec: JobSpec) -> float:
+    """How long (s) a rank may give no sign of life before its agent looks whether it is stopped: longer than the others
+    wait for it, who name it then. In an elastic job shorter, so that it is given up before their operations fail."""
+    return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
+
+
+def _fails_everywhere(view: JobView, first: Sequence[TaskKey]) -> bool:
+    """Whether all these first tasks have given up and no other one waits for a world either. A world may do without a
+    host on which the program fails."""
+    ends = {one.task: one.exit for one in view.tasks}
+    return not view.initialised and all(one is not None and one.gave_up for one in map(ends.get, first))
+
+
+def _survived(exits: Sequence[ExitRecord], view: JobView, outlasts_errors: bool = False) -> tuple[ExitRecord, ...]:
+    """The failures that an elastic job has outlasted; none if it has failed, as they may be why: unless an error of the
+    program has ended it, which is. A job that ``outlasts_errors`` ends by none.
+
+    A member of the last world counts, too, if rank 0 completed the training and it did not: what it missed, the state
+    of rank 0 has. One that has failed after it had completed the training has failed in what the program does then.
+    """
+    last = {str(task) for task in view.members if not view.trained or task in view.done}
+    ends = [record for record in exits if record.task in last]
+    lost = [record for record in exits if record.failed and record.task not in last]
+    if not outlasts_errors and any(record.of_the_program for record in exits):
+        lost = [record for record in lost if not record.stopped and not record.of_the_program]
+    elif view.failure is not None or not ends or any(record.failed for record in ends):
+        return ()
+    return tuple(record for record in lost if record.note not in _NOT_NEEDED)

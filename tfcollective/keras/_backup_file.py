@@ -1,0 +1,163 @@
+"""The file that holds a backup of a training run: where it was, and the values of all variables.
+
+A zip archive of numpy arrays (``numpy.savez``): a header in JSON, and each variable's bytes, so that types which numpy
+does not know survive. It is replaced at once: there is either the old backup or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, BinaryIO
+
+from tfcollective._base.errors import InvalidArgumentError
+from tfcollective.files import Place, local_copy, written_whole
+
+_FORMAT = 1
+
+# Type and shape of each variable, for example ("float32", (3, 4)).
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Position:
+    """What comes next in a training run.
+
+    Attributes:
+        epoch: the epoch, from 0.
+        batch: how many batches of it are done.
+        calls: in how many calls of the training function they were done (less with ``steps_per_execution``).
+    """
+
+    epoch: int
+    batch: int = 0
+    calls: int = 0
+
+
+@dataclass(frozen=True)
+class Backup:
+    """All that a run needs to go on.
+
+    Attributes:
+        position: where it was.
+        shared: the values (numpy arrays) that all ranks have.
+        own: the values that are each rank's own, by rank.
+        built: the weights, by their places, that optimizers were built for which only a training step builds; by the
+            optimizer's place.
+        accumulated: how many of the last of each rank's own values are gradients towards an optimizer's next update;
+            by the optimizer's place.
+    """
+
+    position: Position
+    shared: Sequence[Any]
+    own: Sequence[Sequence[Any]]
+    built: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    accumulated: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many ranks there were."""
+        return len(self.own)
+
+
+# What numpy, zipfile and json raise for a file that is not what it says.
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+def layout_of(values: Sequence[Any]) -> Layout:
+    """Types and shapes of numpy arrays or of variables."""
+    return tuple((_dtype_name(value.dtype), tuple(int(length) for length in value.shape)) for value in values)
+
+
+def write_backup(path: Place, backup: Backup) -> None:
+    """Puts `backup` at `path`, which it replaces. Raises OSError; then what was at `path` is still there."""
+    import numpy as np
+
+    arrays = [*backup.shared, *(value for values in backup.own for value in values)]
+    header = {
+        "format": _FORMAT,
+        "position": asdict(backup.position),
+        "shared": layout_of(backup.shared),
+        "own": [layout_of(values) for values in backup.own],
+        "built": {place: list(indices) for place, indices in backup.built.items()},
+        "accumulated": dict(backup.accumulated),
+    }
+    data: dict[str, Any] = {
+        str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
+    }
+    with written_whole(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_backup(path: Place) -> Backup | None:
+    """The backup at `path`; None if there is none.
+
+    Raises:
+        InvalidArgumentError: there is something else.
+        OSError: it cannot be read now, which says nothing of what it holds.
+    """
+    try:
+        with local_copy(path) as here, here.open("rb") as file:
+            return _read(path, file)
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Place, file: BinaryIO) -> Backup:
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            header = json.loads(archive["header"].tobytes())
+            if header["format"] != _FORMAT:
+                raise ValueError(f"its format is {header['format']}, not {_FORMAT}")
+            return _parse(header, lambda index: archive[str(index)])
+    except _DAMAGED as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise  # the disk's; the excepted are what comes of places that the file itself names
+        raise InvalidArgumentError(
+            f"the backup {path} cannot be used: {error}. Delete it to start from the beginning"
+        ) from error
+
+
+def _parse(header: Any, bytes_of: Any) -> Backup:
+    index = 0
+
+    def values(layout: Any) -> list[Any]:
+        nonlocal index
+        found = []
+        for dtype, shape in layout:
+            found.append(bytes_of(index).view(_numpy_dtype(dtype)).reshape(shape))
+            index += 1
+        return found
+
+    position = Position(**header["position"])
+    if min(position.epoch, position.batch, position.calls) < 0 or (position.batch and not position.calls):
+        raise ValueError(f"it says that {position} was reached")
+    if not header["own"]:
+        raise ValueError("it is of no rank")
+    built = {str(place): [int(index) for index in indices] for place, indices in header.get("built", {}).items()}
+    accumulated = {str(place): int(count) for place, count in header.get("accumulated", {}).items()}
+    if min(accumulated.values(), default=1) < 1 or sum(accumulated.values()) > min(map(len, header["own"])):
+        raise ValueError(f"it says that {accumulated} gradients are accumulated")
+    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]], built, accumulated)
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype))
+
+
+def _numpy_dtype(name: str) -> Any:
+    import tensorflow as tf
+
+    return tf.as_dtype(name).as_numpy_dtype

@@ -1,0 +1,141 @@
+"""Batch normalization over the batches of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
+from tfcollective.tensorflow._border import opaque
+from tfcollective.tensorflow._helpers import size_in_graph
+from tfcollective.tensorflow._rows import allgather
+
+_KERAS_2 = not hasattr(tf.keras.optimizers.Optimizer, "apply")
+
+
+@tf.keras.utils.register_keras_serializable(package="tfcollective")
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]  # Keras is not typed
+    """``BatchNormalization`` that, in training, takes mean and variance over the batches of all ranks.
+
+    Ranks may have batches of different size, also empty ones, and masks. One operation a call brings every rank's
+    count, mean and variance together; they are combined as in Chan, Golub and LeVeque 1979, which loses no precision
+    when the mean is large.
+
+    Args:
+        fused: Horovod's; only False.
+        **options: those of ``BatchNormalization``.
+
+    Raises:
+        UnsupportedError: `fused` or `synchronized` (Keras's way, over the replicas of a ``tf.distribute`` strategy).
+    """
+
+    def __init__(self, fused: bool = False, **options: Any) -> None:
+        if fused:
+            raise UnsupportedError("fused: not with SyncBatchNormalization, whose statistics are not the local ones")
+        if options.pop("synchronized", False):
+            raise UnsupportedError("synchronized: SyncBatchNormalization is that already, over tfcollective's ranks")
+        if _KERAS_2:
+            options["fused"] = False
+        super().__init__(**options)
+
+    def _moments(self, inputs: Any, *arguments: Any, **more: Any) -> Any:
+        """Keras 3 calls this with a mask; Keras 2 with the axes, and takes it apart in the method below."""
+        if _KERAS_2:
+            return super()._moments(inputs, *arguments, **more)
+        mask = arguments[0] if arguments else more.get("mask")
+        return _moments_of_all(inputs, list(self._reduction_axes), mask)
+
+    def _calculate_mean_and_var(self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> Any:
+        moments = _moments_of_all(inputs, list(reduction_axes), mask)
+        return _with_dimensions(moments, inputs, reduction_axes, keep_dims)
+
+
+def synchronize_keras(replace_method: Callable[..., bool]) -> None:
+    """Has ``BatchNormalization(synchronized=True)`` take its moments over the batches of all ranks. Keras's way is over
+    the replicas of a ``tf.distribute`` strategy, in whose scope it stays.
+
+    Args:
+        replace_method: puts a function for a method: see ``tfcollective.keras._copies``.
+    """
+    kind = tf.keras.layers.BatchNormalization
+    if _KERAS_2:
+        replace_method(kind, "_calculate_mean_and_var", _mean_and_variance, "keep_dims")
+    else:
+        replace_method(kind, "_moments", _moments, "mask")
+
+
+def _moments(original: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> Any:
+    if not _is_ours(layer):
+        return original(layer, inputs, mask)
+    return _moments_of_all(inputs, list(layer._reduction_axes), mask)
+
+
+def _mean_and_variance(
+    original: Callable[..., Any], layer: Any, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None
+) -> Any:
+    if not _is_ours(layer):
+        return original(layer, inputs, reduction_axes, keep_dims, mask=mask)
+    return _with_dimensions(_moments_of_all(inputs, list(reduction_axes), mask), inputs, reduction_axes, keep_dims)
+
+
+def _is_ours(layer: Any) -> bool:
+    """True of a layer that is to be synchronized over more than this process."""
+    if not getattr(layer, "synchronized", False) or tf.distribute.has_strategy() or not runtime.is_initialized():
+        return False
+    return not runtime.members().alone
+
+
+def _with_dimensions(moments: Any, inputs: Any, reduction_axes: Any, keep_dims: bool) -> Any:
+    if not keep_dims:
+        return moments
+    shape = [1 if axis in reduction_axes else size for axis, size in enumerate(inputs.shape)]
+    return tuple(tf.reshape(moment, shape) for moment in moments)
+
+
+@opaque
+def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
+    """Mean and variance of all ranks' inputs over `axes`."""
+    inputs = tf.convert_to_tensor(inputs)
+    values = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
+    weights = tf.ones_like(values) if mask is None else _weights_of(mask, values)
+    count = tf.reduce_sum(weights, axes)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(weights * values, axes), count)
+    centred = values - _expanded(mean, axes)
+    variance = tf.math.divide_no_nan(tf.reduce_sum(weights * centred * centred, axes), count)
+    if not runtime.members().alone:
+        counts, means, variances = tf.unstack(_of_all_ranks(tf.stack([count, mean, variance])), axis=1)
+        total = tf.reduce_sum(counts, 0)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+        spread = counts * (variances + (means - mean) ** 2)
+        variance = tf.math.divide_no_nan(tf.reduce_sum(spread, 0), total)
+    return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+
+
+def _weights_of(mask: Any, values: Any) -> Any:
+    return tf.ones_like(values) * tf.cast(tf.convert_to_tensor(mask), values.dtype)[..., tf.newaxis]
+
+
+def _expanded(moment: Any, axes: list[int]) -> Any:
+    """The moment with dimensions of one where the inputs were reduced."""
+    for axis in sorted(axes):
+        moment = tf.expand_dims(moment, axis)
+    return moment
+
+
+def _of_all_ranks(statistics: Any) -> Any:
+    """[size, ...]: every rank's, with the gradient of the sum of all ranks' losses (``allgather`` has a mean)."""
+    members = runtime.members()
+    gathered = allgather(statistics[tf.newaxis])
+    gathered = tf.ensure_shape(gathered, [None if members.elastic else members.size, *statistics.shape])
+    return _with_gradient_times(gathered, size_in_graph(members))
+
+
+def _with_gradient_times(tensor: Any, factor: Any) -> Any:
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def same(value: Any) -> Any:
+        return tf.identity(value), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+
+    return same(tensor)

@@ -1,0 +1,184 @@
+"""Callbacks that make ranks equal: weights at the start, metrics at the end of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
+from tfcollective._base.log import get_logger
+from tfcollective.keras._accumulation import accumulators
+from tfcollective.keras._metric_sums import CountedMetrics, LogOfAllRanks
+from tfcollective.keras._optimizers import distributed_states, optimizers_of
+from tfcollective.keras._progress import FitProgress
+from tfcollective.keras._replica_state import moving_statistics
+from tfcollective.keras._variables import assigned_weights, build_optimizer, distinct, optimizer_variables
+from tfcollective.tensorflow._gradients import LocalVariables, variable_key
+from tfcollective.tensorflow._guard import ReplicaGuards
+from tfcollective.tensorflow._objects import allgather_object
+from tfcollective.tensorflow._variables import broadcast_variables
+
+_LOG = get_logger(__name__)
+
+
+class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
+    """Gives all ranks the weights and the optimizer state of one, so that they start equal.
+
+    It happens before the first step if the model is built (the optimizer is built for it), and after the first step:
+    then models are built, optimizers that the model holds in addition to that of ``compile`` are, too, and layers have
+    set weights that depend on their first batch. An optimizer's state is broadcast once.
+
+    Args:
+        root_rank: whose weights and state.
+        device: Horovod's; without effect.
+        local_variables: variables that stay each rank's own.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
+        super().__init__()
+        self._root_rank = root_rank
+        self._local = LocalVariables()
+        for variable in local_variables or ():
+            self._local.add(variable)
+        self._is_first = True
+        self._holds = False  # whether ranks may differ until after the first step
+        self._progress = FitProgress()
+
+    def register_local_var(self, var: Any) -> None:
+        """Leaves `var` to each rank."""
+        self._local.add(var)
+
+    def local_keys(self) -> frozenset[int]:
+        """Of the variables that stay each rank's own."""
+        return self._local.keys()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Broadcasts if the variables exist.
+
+        Raises:
+            UnsupportedError: ``fit`` runs in a v1 graph.
+        """
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise UnsupportedError(
+                "BroadcastGlobalVariablesCallback: fit runs in a v1 graph (tf.compat.v1.disable_eager_execution), and "
+                "weights are neither broadcast nor compared there: leave eager execution on, or use a session with "
+                "BroadcastGlobalVariablesHook"
+            )
+        self._is_first = self._holds = True
+        if self.model.built and self.model.weights:
+            build_optimizer(self.model)
+            self._broadcast(optimizer_variables(getattr(self.model, "optimizer", None)))
+            self._holds = self._has_more_optimizers()
+        if self._holds:
+            for guard in self._guards():
+                guard.hold()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Broadcasts after the first step."""
+        if self._is_first:
+            self._is_first = False
+            # An optimizer's state that was equal before the step is so after it, and may have each rank's own parts.
+            # Moving statistics are each rank's own until they are averaged.
+            own = {variable_key(variable) for variable in moving_statistics(self.model)}
+            self._broadcast(self._variables_of_all_optimizers() if self._holds else (), own)
+            if self._holds:
+                for guard in self._guards():
+                    guard.restart()
+        self._progress.step(self, logs)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Notes the epoch, for ``tfcollective status``."""
+        self._progress.begin_epoch(epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Publishes the last step, for ``tfcollective status``."""
+        self._progress.step(self, logs, last=True)
+
+    def _broadcast(self, more: Sequence[Any], own: Collection[int] = ()) -> None:
+        variables = distinct([*self.model.weights, *more])
+        local = self._local.keys().union(own)
+        with assigned_weights([self.model]):
+            broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
+
+    def _has_more_optimizers(self) -> bool:
+        """Whether there are some that a training step of its own builds: which ones are built already may differ from
+        rank to rank, for example where rank 0 has restored a checkpoint."""
+        return any(place != "optimizer" for place in optimizers_of(self.model))
+
+    def _variables_of_all_optimizers(self) -> list[Any]:
+        """Those of the optimizers that are built on all ranks; the others begin with the same values anyway.
+
+        Without the gradients that a step has accumulated, which are each rank's own.
+        """
+        own = {place: optimizer_variables(optimizer) for place, optimizer in optimizers_of(self.model).items()}
+        counts = {place: len(variables) for place, variables in own.items()}
+        everyones = allgather_object(counts, name="broadcast/optimizers") if self._has_more_optimizers() else [counts]
+        alike = [place for place in own if all(theirs.get(place) == counts[place] for theirs in everyones)]
+        found = distinct([variable for place in alike for variable in own[place]])
+        passes = {variable_key(variable) for variable in accumulators(self.model)}  # of the step that was just done
+        return [variable for variable in found if variable_key(variable) not in passes]
+
+    def _guards(self) -> list[ReplicaGuards]:
+        return [state.guard for state in distributed_states(self.model).values()]
+
+
+class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
+    """Gives the log of an epoch the metrics of all ranks' data: put it before callbacks that use them.
+
+    What Keras's metrics count is added up over the ranks, so the log has what one process has for all of the data.
+    Other values in the log become the mean of the ranks' values, in which a rank counts by its samples; where they
+    differ, rank 0 names them once.
+
+    ``evaluate(..., callbacks=[MetricAverageCallback()])``, called on all ranks, each with its part of the data, returns
+    the metrics of all of them. In ``fit`` all ranks validate, or none. All ranks must have the same metrics.
+
+    Args:
+        device: Horovod's; without effect.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+        self._in_fit = False
+        self._trained: CountedMetrics | None = None
+        self._named: set[str] = set()
+
+    def set_model(self, model: Any) -> None:
+        """A run of ``fit`` or ``evaluate`` is to begin."""
+        super().set_model(model)
+        self._in_fit = False
+        self._trained = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Validations are part of epochs from here on."""
+        self._in_fit = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """The metrics count anew."""
+        self._trained = None
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Keeps what the metrics have counted in training: the validation counts with the same ones."""
+        if self._in_fit and runtime.size() > 1:
+            self._trained = CountedMetrics(self.model)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Replaces the metrics in `logs`."""
+        self.replace(logs, f"epoch {epoch}")
+
+    def replace(self, logs: Any, label: str) -> None:
+        """Replaces the metrics in `logs`, which are those that the model has now; `label` says of what."""
+        if not logs or runtime.size() == 1:
+            return
+        averages = LogOfAllRanks(logs, self._trained, None if self.model is None else CountedMetrics(self.model))
+        differing = averages.replace(label)
+        unknown = {text for text in differing if text not in self._named}
+        self._named |= unknown
+        if unknown and runtime.rank() == 0:
+            _LOG.warning(
+                "MetricAverageCallback: %s: the mean of the ranks' values, weighted by samples. It need not be the "
+                "value for all of the data: only what Keras's own metrics count can be added up",
+                ", ".join(sorted(unknown)),
+            )

@@ -1,0 +1,216 @@
+"""The interface for launchers: all that a platform of tfcollective imports. See docs/howto/own_launcher.md."""
+
+from tfcollective._base import log
+from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread, poll
+from tfcollective._base.codec import decode, encode, encode_line
+from tfcollective._base.descriptors import give_usual_limit
+from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, TfCollectiveError, UnsupportedError
+from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.guarded_listener import BACKLOG, GuardedListener
+from tfcollective._base.host_names import expand_hosts
+from tfcollective._base.job_keys import new_key
+from tfcollective._base.log import get_logger, say
+from tfcollective._base.machine.cores import THREAD_VARIABLES, thread_variables
+from tfcollective._base.machine.gpus import VISIBLE, gpu_variables, visible_gpus
+from tfcollective._base.machine.network import (
+    choose_address,
+    interface_addresses,
+    is_own_host,
+    own_address,
+    route_address,
+)
+from tfcollective._base.private_directory import write_private
+from tfcollective._base.processes import PASSED_ON, answer_of, end_process, program_of
+from tfcollective._base.rows.arrays import arrays_of, check_schema, columns, import_pyarrow, not_an_array
+from tfcollective._base.rows.stream import RowWriter
+from tfcollective._base.settings import (
+    Settings,
+    environ_snapshot,
+    external_variable,
+    first_on_path,
+    variable,
+    without_outer_job,
+)
+from tfcollective._base.task_specs import (
+    DEFAULT_MEMORY,
+    DEFAULT_VCORES,
+    TaskSpec,
+    memory_in_mib,
+    single_server_topology,
+)
+from tfcollective._base.tasks import CHIEF, EVALUATOR, SIDE_TYPES, TENSORBOARD, TRAINER_TYPES, WORKER, TaskKey
+from tfcollective._base.timing import TIMING, Timing
+from tfcollective._base.topology import Endpoint, Placement
+from tfcollective._base.version import __version__
+from tfcollective._launch.api import function_job, results_of, results_wanted
+from tfcollective._launch.elastic.discovery import HostDiscovery
+from tfcollective._launch.hosted.messages import ContainerRow, HostedJob, HostedOutcome
+from tfcollective._launch.hosted.output_relay import OutputFollower
+from tfcollective._launch.hosted.platform_side import ContainerProvider, serve_container, serve_job, started_again
+from tfcollective._launch.hosted.submitter_side import HostedClient, LauncherLostError, ask_status
+from tfcollective._launch.launcher import (
+    Capabilities,
+    CheckedLauncher,
+    Finding,
+    JobDescription,
+    JobManager,
+    JobOutcome,
+    Launcher,
+    ManifestLauncher,
+    StartFailure,
+    find_launcher,
+)
+from tfcollective._launch.nodes.gather import all_enrolled
+from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider, NodeSettings, Went, wait_for_key
+from tfcollective._launch.plan.hosts import Host, Share, share_out
+from tfcollective._launch.plan.planner import Plan, WorkerPlan, plan_hosts, with_tf_config
+from tfcollective._launch.plan.platform_options import check_timeout, platform_options
+from tfcollective._launch.plan.rank_variables import rank_variables
+from tfcollective._launch.plan.spec import JobSpec, from_settings
+from tfcollective._launch.platforms.commands import AGENT, CommandProvider, own_agent
+from tfcollective._launch.platforms.join import dealt_assignment, elastic_assignment, numbered_name
+from tfcollective._launch.report.report import exit_code, render
+from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.run import Assign, Assignment, Enrolment, by_name, client_of, run_job_on
+from tfcollective._launch.running.job import Job, new_job_id
+from tfcollective._launch.system.signals import forward_signals, heed
+from tfcollective._launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
+
+__all__ = [
+    "ACCEPT_NEW",
+    "AGENT",
+    "Assign",
+    "Assignment",
+    "BACKLOG",
+    "CHIEF",
+    "Capabilities",
+    "CheckedLauncher",
+    "Clock",
+    "CommandProvider",
+    "ConfigError",
+    "ContainerProvider",
+    "ContainerRow",
+    "DEFAULTS",
+    "DEFAULT_MEMORY",
+    "DEFAULT_VCORES",
+    "Deadline",
+    "EVALUATOR",
+    "Endpoint",
+    "Enrolment",
+    "ExitCode",
+    "ExitRecord",
+    "Finding",
+    "GuardedListener",
+    "Host",
+    "HostDiscovery",
+    "HostedClient",
+    "HostedJob",
+    "HostedOutcome",
+    "Job",
+    "JobDescription",
+    "JobManager",
+    "JobOutcome",
+    "JobSpec",
+    "LaunchError",
+    "Launcher",
+    "LauncherLostError",
+    "ManifestLauncher",
+    "NodeFacts",
+    "NodeProvider",
+    "NodeSettings",
+    "OutputFollower",
+    "PASSED_ON",
+    "Placement",
+    "Plan",
+    "RendezvousError",
+    "RowWriter",
+    "SIDE_TYPES",
+    "SIGNAL_BASE",
+    "SYSTEM_CLOCK",
+    "Settings",
+    "Share",
+    "SshOptions",
+    "StartFailure",
+    "TENSORBOARD",
+    "THREAD_VARIABLES",
+    "TIMING",
+    "TRAINER_TYPES",
+    "TaskKey",
+    "TaskSpec",
+    "TfCollectiveError",
+    "Timing",
+    "UnsupportedError",
+    "VISIBLE",
+    "WORKER",
+    "Went",
+    "WorkerPlan",
+    "__version__",
+    "all_enrolled",
+    "answer_of",
+    "arrays_of",
+    "ask_status",
+    "by_name",
+    "check_schema",
+    "check_timeout",
+    "choose_address",
+    "client_of",
+    "columns",
+    "dealt_assignment",
+    "decode",
+    "elastic_assignment",
+    "encode",
+    "encode_line",
+    "end_process",
+    "environ_snapshot",
+    "exit_code",
+    "expand_hosts",
+    "external_variable",
+    "find_launcher",
+    "first_on_path",
+    "forward_signals",
+    "from_settings",
+    "function_job",
+    "get_logger",
+    "give_usual_limit",
+    "gpu_variables",
+    "heed",
+    "hosts_that_ask",
+    "import_pyarrow",
+    "interface_addresses",
+    "is_own_host",
+    "log",
+    "memory_in_mib",
+    "new_job_id",
+    "new_key",
+    "not_an_array",
+    "numbered_name",
+    "on_thread",
+    "own_address",
+    "own_agent",
+    "plan_hosts",
+    "platform_options",
+    "poll",
+    "program_of",
+    "rank_variables",
+    "render",
+    "results_of",
+    "results_wanted",
+    "route_address",
+    "run_job",
+    "run_job_on",
+    "say",
+    "serve_container",
+    "serve_job",
+    "share_out",
+    "signal_name",
+    "single_server_topology",
+    "started_again",
+    "thread_variables",
+    "variable",
+    "visible_gpus",
+    "wait_for_key",
+    "with_tf_config",
+    "without_outer_job",
+    "write_private",
+]

@@ -1,0 +1,106 @@
+"""Small questions that scripts written for Horovod ask: ranks and sizes as tensors, and what may be used here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
+from tfcollective._runtime import Members
+from tfcollective._runtime.communicator import Op
+from tfcollective.tensorflow._arguments import chosen_op
+
+
+def num_rank_is_power_2(num_rank: int) -> bool:
+    """Whether this is a power of two."""
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def check_num_rank_power_of_2(num_rank: int) -> bool:
+    """True; UnsupportedError if this is no power of two."""
+    if not num_rank_is_power_2(num_rank):
+        raise UnsupportedError(f"Adasum: expected a power of two as the number of ranks, got {num_rank}")
+    return True
+
+
+def gpu_available(ext_base_name: str = "", verbose: bool = False) -> bool:
+    """Whether TensorFlow has a GPU. The arguments are Horovod's and without effect."""
+    del ext_base_name, verbose
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+def handle_average_backwards_compatibility(op: Op | None, average: bool | None) -> Op:
+    """The reduction that the pair of arguments asks for; InvalidArgumentError if both are given."""
+    runtime.size()  # as there: not before init()
+    return chosen_op(average, op)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """int32: how many ranks the process set with this number has; of all ranks for 0.
+
+    Args:
+        process_set_id: the number of the process set; 0 is that of all ranks.
+        name: of the TensorFlow operation.
+    """
+    return _value(lambda: runtime.members_of_set(process_set_id).size, name or "size")
+
+
+def rank_op(name: str | None = None) -> Any:
+    """int32: this process's rank.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
+    return _value(runtime.rank, name or "rank")
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    """int32: this process's rank on its node.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
+    return _value(runtime.local_rank, name or "local_rank")
+
+
+def local_size_op(name: str | None = None) -> Any:
+    """int32: how many ranks this node has.
+
+    Args:
+        name: of the TensorFlow operation.
+    """
+    return _value(runtime.local_size, name or "local_size")
+
+
+def size_in_graph(members: Members) -> Any:
+    """How many members there are when a graph that is made now runs: a number, or int32 in an elastic job."""
+    return size_op(members.process_set_id) if members.elastic else members.size
+
+
+def rank_in_graph(members: Members) -> Any:
+    """This process's place among the members when a graph that is made now runs: see :func:`size_in_graph`."""
+    if not members.elastic:
+        return members.rank
+    return _value(lambda: runtime.members_of_set(members.process_set_id).rank, "rank")
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """int32: 1 if this process is a member of the process set with this number, else 0.
+
+    Args:
+        process_set_id: the number of the process set; 0 is that of all ranks.
+        name: of the TensorFlow operation.
+    """
+    return _value(lambda: int(runtime.members_of_set(process_set_id).included), name or "process_set_included")
+
+
+def _value(read: Callable[[], int], name: str) -> Any:
+    """Read when the graph runs, not when it is made."""
+    import numpy as np
+
+    # Stateful: what it reads changes with init() and shutdown(), so TensorFlow must not fold it.
+    value = tf.numpy_function(lambda: np.int32(read()), [], tf.int32, stateful=True, name=name)
+    return tf.ensure_shape(value, [])

@@ -1,0 +1,206 @@
+"""The TensorFlow ops of ``_tf_ops.so``: loaded when the first one is needed, never by ``import`` or ``init()``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._base.log import get_logger
+from tfcollective._base.version import TENSORFLOWS
+from tfcollective._runtime import native_library as _native
+from tfcollective._runtime.communicator import Op
+from tfcollective._runtime.engine import TensorFlowOps
+from tfcollective.tensorflow._external_ops import horovod_ops, python_ops
+from tfcollective.tensorflow._gpu_kernels import load_where_needed
+from tfcollective.tensorflow._plan import BucketPlan
+
+LIBRARY_NAME = "_tf_ops.so"
+
+_LOG = get_logger(__name__)
+_lock = threading.Lock()
+_module: Any = None
+
+
+def load() -> Any:
+    """The op functions of the engine in use: those of the op library, loaded once a process, or what stands for them.
+
+    Raises:
+        ConfigError: the library does not load into this TensorFlow.
+        UnsupportedError: a function that XLA compiles is being traced.
+    """
+    return _LOADERS[runtime.tensorflow_ops()]()
+
+
+def _load_once() -> Any:
+    global _module
+    if not tf.executing_eagerly():
+        _refuse_xla(tf.compat.v1.get_default_graph())
+    if _module is None:
+        with _lock:
+            if _module is None:
+                _module = _load_library()
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        _note_unordered_calls()
+    return _module
+
+
+def _note_unordered_calls() -> None:
+    """A session runs what a graph holds in any order, unlike a tf.function: an operation may be held up by an input
+    that sleeps while another one is waited for, which looks like a deadlock and is none."""
+    _native.load(runtime.settings().library).function("tfc_note_unordered_calls")()
+
+
+_LOADERS: dict[TensorFlowOps, Callable[[], Any]] = {
+    "library": _load_once,
+    "horovod": horovod_ops,
+    "python": python_ops,
+}
+
+
+def _refuse_xla(graph: Any) -> None:
+    """XLA's own complaint comes when the step runs, fills pages and does not say what to do."""
+    while graph is not None:
+        context = getattr(graph, "_get_control_flow_context", lambda: None)()
+        while context is not None:
+            if context.IsXLAContext():
+                raise UnsupportedError(
+                    "XLA cannot compile a function that communicates: make its tf.function, or model.compile(), "
+                    "without jit_compile=True, or keep the collective outside of the compiled function."
+                )
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+
+
+def _load_library() -> Any:
+    _warn_of_untried(tf.__version__)
+    core = _native.load(runtime.settings().library)  # so that both find one copy of the core
+    path = _library_path(core.path)
+    try:
+        module = tf.load_op_library(str(path))
+    except (OSError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError) as error:
+        raise ConfigError(
+            f"cannot load {path} into TensorFlow {tf.__version__}: {error}. Run `tfcollective check`."
+        ) from error
+    load_where_needed(core.path, runtime.settings())
+    return module
+
+
+def _library_path(core: Path) -> Path:
+    """The op library: beside the core library that is in use."""
+    return core.parent / LIBRARY_NAME
+
+
+def _warn_of_untried(version: str) -> None:
+    """Asynchronous kernels lean on a detail of TensorFlow (where the done-callback lives) that is the same in all that
+    were tried."""
+    minor = ".".join(version.split(".")[:2])
+    if minor not in TENSORFLOWS:
+        _LOG.warning(
+            "tfcollective was not tried with TensorFlow %s (tried: %s to %s); run `tfcollective check`",
+            version,
+            TENSORFLOWS[0],
+            TENSORFLOWS[-1],
+        )
+
+
+def _factors(prescale: float, postscale: float) -> dict[str, str]:
+    """The attributes of a reduction's factors: text, as TensorFlow's float attributes would round them to 24 bits."""
+    return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
+
+
+def allreduce(
+    tensor: Any, *, op: Op, name: str, prescale: float = 1.0, postscale: float = 1.0, process_set_id: int = 0
+) -> Any:
+    """One tensor, combined over the ranks of the process set; shape and dtype stay."""
+    result = load().tfcollective_allreduce(
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
+    )
+    result.set_shape(tensor.shape)
+    return result
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any], *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0
+) -> list[Any]:
+    """Tensors of one dtype, combined in one operation."""
+    results = load().tfcollective_grouped_allreduce(
+        tensors, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
+    )
+    return _with_shapes(results, tensors)
+
+
+def allgather(tensor: Any, *, name: str, label: str = "", process_set_id: int = 0) -> Any:
+    """All ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
+    result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), process_set_id=process_set_id)
+    result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+    return result
+
+
+def broadcast(tensor: Any, *, root: int, name: str, label: str = "", process_set_id: int = 0) -> Any:
+    """The root's tensor. `label` is shown in messages and may differ from rank to rank."""
+    result = load().tfcollective_broadcast(
+        tensor, root_rank=root, tensor_name=_labelled(name, label), process_set_id=process_set_id
+    )
+    result.set_shape(tensor.shape)
+    return result
+
+
+def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
+    """This rank's rows of the combined tensor."""
+    return load().tfcollective_reducescatter(
+        tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
+    )
+
+
+def alltoall(tensor: Any, splits: Any, *, name: str, process_set_id: int = 0) -> tuple[Any, Any]:
+    """Rows from all ranks, and how many came from each (int64[size])."""
+    result, received = load().tfcollective_alltoall(tensor, splits, tensor_name=name, process_set_id=process_set_id)
+    result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
+    return result, received
+
+
+def barrier(*, name: str, process_set_id: int = 0) -> Any:
+    """An operation that ends when all ranks have come to it."""
+    return load().tfcollective_barrier(tensor_name=name, process_set_id=process_set_id)
+
+
+def join() -> Any:
+    """int32: the rank that joined the world last; this rank has no more data."""
+    return load().tfcollective_join()
+
+
+def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> Any:
+    """Hands a bucket to the engine; ends at once. The result is what :func:`bucket_done` of the same bucket takes."""
+    return load().tfcollective_bucket_start(
+        tensors,
+        plan=plan.name,
+        signature=plan.signature,
+        num_buckets=len(plan.buckets),
+        bucket=bucket,
+        process_set_id=plan.process_set_id,
+        op=int(plan.reduction.op),
+        **_factors(plan.reduction.prescale, plan.reduction.postscale),
+    )
+
+
+def bucket_done(started: Any, tensors: Sequence[Any]) -> list[Any]:
+    """Waits for a bucket and gives its results, shaped like `tensors`."""
+    results = load().tfcollective_bucket_done(started, T=tensors[0].dtype, N=len(tensors))
+    return _with_shapes(results, tensors)
+
+
+def _labelled(name: str, label: str) -> str:
+    """See ``tfc_request`` in the C header."""
+    return f"{name}\t{label}" if label else name
+
+
+def _with_shapes(results: Sequence[Any], tensors: Sequence[Any]) -> list[Any]:
+    for result, tensor in zip(results, tensors, strict=True):
+        result.set_shape(tensor.shape)
+    return list(results)

@@ -1,0 +1,273 @@
+"""Decides about replicas whose weights differ: rounding is taken back, anything else is an error.
+
+Ranks with other numbers of threads, or other kinds of processors, add up in another order. Where an optimizer sums over
+whole tensors (clipping by norm, Lamb, Adafactor, Muon, constraints) equal gradients then make updates that differ in
+the last bits. Such differences are measured and removed: all ranks take the first rank's weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._base.log import get_logger
+from tfcollective._runtime import Members
+from tfcollective._runtime.communicator import Sum
+from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow._finite import is_finite
+from tfcollective.tensorflow._variables import tensorflow_variable
+
+_ROUNDINGS_PER_STEP = 16  # how often a step may round the largest weight of a variable by half a unit in its last place
+_CHUNK = 1 << 20  # elements
+_LOG = get_logger(__name__)
+
+ADVICE = (
+    "tfcollective: the replicas' weights differ. Broadcast the initial weights from one rank "
+    "(BroadcastGlobalVariablesCallback or broadcast_variables), apply gradients only through DistributedOptimizer or "
+    "DistributedGradientTape, put MetricAverageCallback before callbacks that change the learning rate by a metric, "
+    "and name variables that differ on purpose with register_local_var. "
+    "The first that is not as on the first rank:"
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The fingerprints of all ranks, which are the same on all ranks, as is what follows from them alone.
+
+    Attributes:
+        different: bool[size, n]: where a rank's variable is not as on the first rank.
+        first: the place of the first rank that takes part. Others may have joined.
+        policy: that rank's, one of REPLICA_CHECKS.
+    """
+
+    different: np.ndarray[Any, Any]
+    first: int
+    policy: str
+
+    @property
+    def variables(self) -> list[int]:
+        """The places of the variables that differ."""
+        return [int(index) for index in np.flatnonzero(self.different.any(axis=0))]
+
+    def places(self, variable: int) -> list[int]:
+        """Of the ranks where this variable is not as on the first one."""
+        return [int(place) for place in np.flatnonzero(self.different[:, variable])]
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far a variable of one rank is from the first rank's.
+
+    Attributes:
+        distance: relative to the largest weight.
+        bound: of what rounding explains.
+    """
+
+    distance: float
+    bound: float
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if rounding does not explain it."""
+        return self.distance > self.bound
+
+    def __str__(self) -> str:
+        return f"by {self.distance:.2g} of the largest weight (rounding: at most {self.bound:.2g})"
+
+
+def rounding_bound(epsilon: float, steps: int) -> float:
+    """How far rounding takes weights apart in so many steps, relative to the largest of them.
+
+    It adds up from step to step, and is never more than half of the digits of the type.
+
+    Args:
+        epsilon: between 1 and the next number of the type.
+    """
+    return min(_ROUNDINGS_PER_STEP * epsilon * max(steps, 1), math.sqrt(epsilon))
+
+
+def relative_difference(mine: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], floor: float = 0.0) -> float:
+    """The largest difference of two elements, relative to the largest of `reference`, or to `floor` if that is larger.
+
+    Infinite where one of the two is not a finite number and the other is something else.
+    """
+    largest, scale = 0.0, floor
+    with np.errstate(invalid="ignore"):
+        for a, b in zip(_chunks(mine), _chunks(reference), strict=True):
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            apart = np.where(same, 0.0, np.abs(a - b))
+            largest = max(largest, float(np.max(np.where(np.isnan(apart), np.inf, apart))))
+            scale = max(scale, float(np.max(np.where(np.isfinite(b), np.abs(b), 0.0))))
+    return 0.0 if largest == 0.0 else largest / scale if scale > 0.0 else math.inf
+
+
+def _chunks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    flat = values.reshape(-1)
+    for begin in range(0, flat.size, _CHUNK):
+        yield flat[begin : begin + _CHUNK].astype(np.float64)
+
+
+class Replicas:
+    """What one guard does after its comparisons, on this rank.
+
+    Args:
+        name: of the comparison; matches its collectives between ranks.
+        process_set_id: of the process set whose ranks are compared.
+    """
+
+    def __init__(self, name: str, process_set_id: int) -> None:
+        self._name = name
+        self._process_set_id = process_set_id
+        self._equal_since = 0  # the step in which they were equal last, or made so
+        self._told = False
+        self._nan_told = False
+        self._looked = 0  # the step of the comparison before
+
+    def settle(self, compared: Comparison, named: Sequence[tuple[str, Any]], step: int) -> str:
+        """An error of the program in words; empty if there is none. The same on all ranks.
+
+        All ranks call it with the same comparison: it may run collectives, and assign to the variables.
+
+        Args:
+            named: the variables that were compared, with their names for messages.
+            step: counted from 0.
+        """
+        self._look_for_nan(named, step)
+        since = step - self._equal_since if step >= self._equal_since else step  # smaller: the count has begun anew
+        if not compared.variables:
+            self._equal_since = step
+            return ""
+        members = runtime.members_of_set(self._process_set_id)
+        words = _Words(compared, [name for name, _ in named], members.ranks)
+        if compared.policy == "error":
+            return f"{ADVICE} {words.where(compared.variables[0])}"
+        variables = [tensorflow_variable(variable) for _, variable in named]
+        with tf.device("CPU:0"):
+            references = self._references(compared, variables, members)
+            apart = self._everyones_drifts(compared, variables, references, since, members)
+            wrong = next((index for index in compared.variables if apart[index].is_wrong), None)
+            if wrong is None:
+                for index, reference in references.items():
+                    variables[index].assign(reference)
+                self._equal_since = step
+                self._tell(members.rank == compared.first, words.of_rounding(apart, step))
+            elif compared.policy == "resync":
+                return f"{ADVICE} {words.where(wrong)}, {apart[wrong]}"
+            else:
+                text = f"the replicas' weights differ in step {step + 1}: {words.where(wrong)}, {apart[wrong]}"
+                self._tell(members.rank == compared.first, text)
+        return ""
+
+    def _look_for_nan(self, named: Sequence[tuple[str, Any]], step: int) -> None:
+        """One line of the first rank; the others have the same weights."""
+        if runtime.members_of_set(self._process_set_id).rank == 0 and not self._nan_told:
+            wrong = [name for name, variable in named if not is_finite(variable)]
+            if wrong:
+                self._nan_told = True
+                _LOG.warning(
+                    "the weights hold NaN or infinities since a step from %d to %d: %s, and %d of %d variables in all. "
+                    "TFCOLLECTIVE_NAN_CHECK=1 shows with which rank, step and variable it begins",
+                    self._looked + 1,
+                    step,
+                    wrong[0],
+                    len(wrong),
+                    len(named),
+                )
+        self._looked = step
+
+    def _references(self, compared: Comparison, variables: Sequence[Any], members: Members) -> dict[int, Any]:
+        """The first rank's values of the variables that differ and may be rounded, by place.
+
+        A sum to which the other ranks add zeros: unlike a broadcast it also works while some ranks have joined.
+        """
+        is_first = members.rank == compared.first
+        references: dict[int, Any] = {}
+        found = [index for index in compared.variables if variables[index].dtype.is_floating]
+        for dtype in sorted({variables[index].dtype.name for index in found}):
+            places = [index for index in found if variables[index].dtype.name == dtype]
+            values = [tf.convert_to_tensor(variables[index]) for index in places]
+            given = values if is_first else [tf.zeros_like(value) for value in values]
+            name = f"{self._name}/weights/{dtype}"
+            sums = ops.grouped_allreduce(
+                given, op=Sum, prescale=1.0, postscale=1.0, name=name, process_set_id=self._process_set_id
+            )
+            references.update(zip(places, sums, strict=True))
+        return references
+
+    def _everyones_drifts(
+        self,
+        compared: Comparison,
+        variables: Sequence[Any],
+        references: dict[int, Any],
+        since: int,
+        members: Members,
+    ) -> dict[int, Drift]:
+        """Of each variable that differs, that of the rank which is farthest off: the same on all ranks."""
+        floor = _typical_size(variables)
+        rows = np.zeros((members.size, len(compared.variables), 2), np.float64)
+        for row, index in zip(rows[members.rank], compared.variables, strict=True):
+            row[:] = math.inf, 0.0
+            if index in references:
+                row[0] = relative_difference(variables[index].numpy(), references[index].numpy(), floor)
+                row[1] = rounding_bound(_epsilon(variables[index].dtype), since)
+        name = f"{self._name}/drift"
+        everyones = ops.allreduce(tf.constant(rows), op=Sum, name=name, process_set_id=self._process_set_id).numpy()
+        farthest = np.argmax(everyones[..., 0] - everyones[..., 1], axis=0)
+        return {
+            index: Drift(float(everyones[place, column, 0]), float(everyones[place, column, 1]))
+            for column, (index, place) in enumerate(zip(compared.variables, farthest, strict=True))
+        }
+
+    def _tell(self, speaks: bool, text: str) -> None:
+        """One warning a guard: what rounds in one step does so in later ones, too."""
+        if speaks:
+            _LOG.log(logging.INFO if self._told else logging.WARNING, "%s", text)
+        self._told = True
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How messages speak of a comparison."""
+
+    compared: Comparison
+    names: Sequence[str]
+    ranks: Sequence[int]
+
+    def where(self, variable: int) -> str:
+        """A variable, and where it is not as on the first rank."""
+        return f"{self.names[variable]} on ranks {[self.ranks[place] for place in self.compared.places(variable)]}"
+
+    def of_rounding(self, apart: dict[int, Drift], step: int) -> str:
+        """That it was taken back."""
+        widest = max(apart, key=lambda index: apart[index].distance)
+        return (
+            f"the replicas' weights differed by rounding in step {step + 1}, most of all {self.where(widest)}, "
+            f"{apart[widest]}. All ranks go on with the weights of rank {self.ranks[self.compared.first]}. Ranks with "
+            "different numbers of threads or different processors round differently; later differences of this kind "
+            "are logged at level info"
+        )
+
+
+def _typical_size(variables: Sequence[Any]) -> float:
+    """The root mean square of all weights; 0 if one is not a finite number. The rounding of larger weights stays in one
+    that passes zero."""
+    squares, count = 0.0, 0
+    for variable in variables:
+        if variable.dtype.is_floating:
+            for part in _chunks(variable.numpy()):
+                squares += float(np.dot(part, part))
+                count += part.size
+    return math.sqrt(squares / count) if count and math.isfinite(squares) else 0.0
+
+
+def _epsilon(dtype: Any) -> float:
+    """Between 1 and the next number of a floating type of TensorFlow."""
+    one = np.ones((), dtype.as_numpy_dtype)
+    return float(np.nextafter(one, one + one) - one)
