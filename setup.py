@@ -14,7 +14,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ROOT = Path(__file__).resolve().parent
-PACKAGE = Path("tfcollective", "_native")
+PACKAGE = Path("tfcollective", "_runtime", "native_library")
 
 
 class BuildNative(Command):

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tfcollective._runtime import local_rank as local_rank
     from tfcollective._runtime import local_size as local_size
     from tfcollective._runtime import process_set_ids_and_ranks as process_set_ids_and_ranks
+    from tfcollective._runtime import publish as publish
     from tfcollective._runtime import rank as rank
     from tfcollective._runtime import remove_process_set as remove_process_set
     from tfcollective._runtime import shutdown as shutdown
@@ -83,7 +84,7 @@ _HOMES = {
         "tfcollective._launch.running.function": "get_safe_experiment_fn",
         "tfcollective._runtime": """
             ProcessSet add_process_set cross_rank cross_size get_communicator global_process_set init
-            is_homogeneous is_initialized local_rank local_size process_set_ids_and_ranks rank
+            is_homogeneous is_initialized local_rank local_size process_set_ids_and_ranks publish rank
             remove_process_set shutdown size start_timeline stop_timeline task
         """,
         "tfcollective._base.task_specs": "NodeLabel TaskSpec allreduce_topology single_server_topology",

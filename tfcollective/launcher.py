@@ -1,6 +1,10 @@
-"""The interface for launchers: all that a platform of tfcollective imports. See docs/howto/own_launcher.md."""
+"""The interface for launchers of platforms, built in or of your own: docs/howto/own_launcher.md explains its use.
+
+A platform imports nothing else of tfcollective. Names that no platform in ``launchers/`` uses are not part of it.
+"""
 
 from tfcollective._base import log
+from tfcollective._base.addresses import is_own_host, route_address
 from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread, poll
 from tfcollective._base.codec import decode, encode, encode_line
 from tfcollective._base.descriptors import give_usual_limit
@@ -13,13 +17,7 @@ from tfcollective._base.job_keys import new_key
 from tfcollective._base.log import get_logger, say
 from tfcollective._base.machine.cores import THREAD_VARIABLES, thread_variables
 from tfcollective._base.machine.gpus import VISIBLE, gpu_variables, visible_gpus
-from tfcollective._base.machine.network import (
-    choose_address,
-    interface_addresses,
-    is_own_host,
-    own_address,
-    route_address,
-)
+from tfcollective._base.machine.network import choose_address, interface_addresses, own_address
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.processes import PASSED_ON, answer_of, end_process, program_of
 from tfcollective._base.rows.arrays import arrays_of, check_schema, columns, import_pyarrow, not_an_array
@@ -43,6 +41,8 @@ from tfcollective._base.tasks import CHIEF, EVALUATOR, SIDE_TYPES, TENSORBOARD, 
 from tfcollective._base.timing import TIMING, Timing
 from tfcollective._base.topology import Endpoint, Placement
 from tfcollective._base.version import __version__
+from tfcollective._launch.agent.node import wait_for_key
+from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.api import function_job, results_of, results_wanted
 from tfcollective._launch.elastic.discovery import HostDiscovery
 from tfcollective._launch.hosted.messages import ContainerRow, HostedJob, HostedOutcome
@@ -62,9 +62,9 @@ from tfcollective._launch.launcher import (
     find_launcher,
 )
 from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider, NodeSettings, Went, wait_for_key
+from tfcollective._launch.nodes.provider import NodeProvider, Went
 from tfcollective._launch.plan.hosts import Host, Share, share_out
-from tfcollective._launch.plan.planner import Plan, WorkerPlan, plan_hosts, with_tf_config
+from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective._launch.plan.platform_options import check_timeout, platform_options
 from tfcollective._launch.plan.rank_variables import rank_variables
 from tfcollective._launch.plan.spec import JobSpec, from_settings

@@ -81,7 +81,7 @@ try:
 except OSError as error:
     facts["directory"] = str(error)
 try:
-    from tfcollective.launcher import __version__
+    from tfcollective import __version__
     facts["version"] = __version__
 except ImportError as error:
     facts["missing"] = str(error)

@@ -320,8 +320,7 @@ def test_a_host_without_the_package(hosts, tmp_path):
 def test_a_host_with_another_version(hosts, tmp_path):
     package = tmp_path / "tfcollective"
     package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "_version.py").write_text("__version__ = '0.0.7'")
+    (package / "__init__.py").write_text("__version__ = '0.0.7'")
     other = script(tmp_path / "other", f'PYTHONPATH={tmp_path} exec {sys.executable} "$@"')
     err = refused(hosts, "--remote-python", other, "-H", hosts.listed(count=1))
     assert "tfcollective 0.0.7 is installed there" in err

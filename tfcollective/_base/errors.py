@@ -1,7 +1,7 @@
 """Every error that tfcollective raises on purpose.
 
 Errors are data: decide by type, `code`, `rank` or `peer`, never by the text. The native codes and their
-meaning stand in ``tfcollective.h``; :mod:`tfcollective._runtime.native_library` is the only place that maps codes to these classes.
+meaning are in ``tfcollective.h``; only :mod:`tfcollective._runtime.native_library` maps codes to these classes.
 """
 
 from __future__ import annotations

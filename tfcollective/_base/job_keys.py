@@ -10,8 +10,6 @@ import hmac
 import json
 import secrets
 
-__all__ = ["CLUSTER", "CONTROL", "HELLO", "JOB", "OBJECTS", "RANKS", "ROWS", "derived_key", "new_key"]
-
 JOB = "job"  # the job key itself, where one secret serves several jobs
 HELLO = "hello"  # a client's first word to a coordinator, before it knows the name of the job
 CONTROL = "control"  # requests to the coordinator of the job with this name

@@ -25,28 +25,6 @@ from tfcollective._base.tasks import PS_POLICIES, TaskKey
 from tfcollective._base.timing import TIMING, unfit_seconds
 from tfcollective._base.topology import Endpoint, PortRange
 
-__all__ = [
-    "ENCRYPTIONS",
-    "ENGINES",
-    "IDENTITIES",
-    "PREFIX",
-    "REPLICA_CHECKS",
-    "TF_CONFIG",
-    "TRANSPORTS",
-    "VARIABLES",
-    "Alias",
-    "Settings",
-    "Variable",
-    "environ_snapshot",
-    "external_variable",
-    "first_on_path",
-    "hide_tf_config",
-    "identity_variables",
-    "markdown_table",
-    "variable",
-    "without_outer_job",
-]
-
 PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")

@@ -27,20 +27,6 @@ from tfcollective._base.tasks import (
 )
 from tfcollective._base.timing import unfit_seconds
 
-__all__ = [
-    "TENSORBOARD_LINGER_S",
-    "NodeLabel",
-    "TaskSpec",
-    "TaskSpecs",
-    "allreduce_topology",
-    "check_task_specs",
-    "memory_in_mib",
-    "auxiliary_tasks_of",
-    "least_trainers_of",
-    "single_server_topology",
-    "trainers_of",
-]
-
 DEFAULT_MEMORY = "4 GiB"
 DEFAULT_VCORES = 2
 TENSORBOARD_LINGER_S = 30.0

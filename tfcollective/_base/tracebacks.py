@@ -14,7 +14,7 @@ from pathlib import Path
 # Packages through which every call of a program goes: their frames say nothing that its own do not.
 _FRAMEWORKS = ("keras", "tensorflow", "tf_keras", "tensorflow_estimator", "tfcollective")
 _PYTHON = "Python"
-_OURS = f"{Path(__file__).parent}/"
+_OURS = f"{Path(__file__).parents[1]}/"
 _STDLIB = f"{sysconfig.get_path('stdlib')}/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/(\w+)")
 _LONGEST_LINE = 800

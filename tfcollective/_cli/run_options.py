@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.log import HOROVOD_LEVELS, LEVELS
-from tfcollective._base.machine.network import is_own_host
 from tfcollective._base.settings import ENGINES, TRANSPORTS, Settings, environ_snapshot, without_outer_job
 from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._base.tasks import PS_POLICIES, TaskKey, workers

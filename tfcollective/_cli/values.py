@@ -17,7 +17,7 @@ def words(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def command_line(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The words that run a command, see :func:`tfcollective._base.processes.command_words`; ConfigError as :func:`words`."""
+    """Returns the words of a command, see :func:`~tfcollective._base.processes.command_words`; raises ConfigError."""
     return _split(options, name, command_words)
 
 

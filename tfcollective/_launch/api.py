@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective._base import payload
+from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
 from tfcollective._base.failures import first_cause, in_order_of_arrival
-from tfcollective._base.machine.network import is_own_host
 from tfcollective._base.processes import command_words, program_of
 from tfcollective._base.settings import Settings
 from tfcollective._base.task_specs import TaskSpec, check_task_specs, trainers_of

@@ -17,24 +17,6 @@ from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan, describe
 from tfcollective._launch.plan.spec import JobSpec
 
-__all__ = [
-    "AuxiliaryTaskEnd",
-    "Capabilities",
-    "CheckedLauncher",
-    "Finding",
-    "GROUP",
-    "JobDescription",
-    "JobManager",
-    "JobOutcome",
-    "Launcher",
-    "ManifestLauncher",
-    "StartFailure",
-    "find_launcher",
-    "find_manager",
-    "known_launchers",
-    "table_of_platforms",
-]
-
 
 @dataclass(frozen=True)
 class StartFailure:

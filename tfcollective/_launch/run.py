@@ -26,17 +26,6 @@ from tfcollective._launch.running.job import AgentFailure, Job
 from tfcollective._launch.system.leftovers import end_processes_of
 from tfcollective._launch.system.signals import DeferredCall, forward_signals
 
-__all__ = [
-    "Assign",
-    "Assignment",
-    "Enrolment",
-    "NodesRun",
-    "by_name",
-    "client_of",
-    "run_job_on",
-    "run_on_nodes",
-]
-
 _LOOK_S = 0.5
 _START_S = 60.0  # of Python, at least
 

@@ -19,10 +19,11 @@ from tfcollective._base.settings import ENGINES, Settings, environ_snapshot, var
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Placement
 from tfcollective._runtime.change_times import ChangeTimes
+from tfcollective._runtime.choice import choose_engine
 from tfcollective._runtime.communicator import Communicator
 from tfcollective._runtime.crash import noted_if_permanent
 from tfcollective._runtime.ends import ExitCodeHook, end_on_sigterm
-from tfcollective._runtime.engine import TensorFlowOps, choose_engine
+from tfcollective._runtime.engine import TensorFlowOps
 from tfcollective._runtime.process_sets import Members, ProcessSet, global_process_set
 from tfcollective._runtime.session import Session
 

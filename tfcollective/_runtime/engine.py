@@ -1,4 +1,4 @@
-"""The engine: how a process joins its world and how process sets form there. :func:`choose_engine` chooses it once."""
+"""The engine: how a process joins its world and how process sets form there."""
 
 from __future__ import annotations
 
@@ -99,23 +99,6 @@ class Engine(Protocol):
 
     def dismiss(self, members: Members) -> None:
         """All ranks of the world call this when a process set has been removed."""
-
-
-def choose_engine(settings: Settings) -> Engine:
-    """The engine that the settings name."""
-    if settings.engine == "native":
-        from tfcollective._runtime.native import NativeEngine, identify
-
-        return NativeEngine(settings, identify(settings))
-    from tfcollective._runtime.engines.external import ExternalEngine
-
-    if settings.engine == "horovod":
-        from tfcollective._runtime.engines.horovod import HorovodCommunicator
-
-        return ExternalEngine(settings, HorovodCommunicator.open, "horovod")
-    from tfcollective._runtime.engines.mpi import MpiCommunicator
-
-    return ExternalEngine(settings, MpiCommunicator.open, "python")
 
 
 # ---- joining by the coordinator -------------------------------------------------------------------------------------

@@ -6,8 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["BFloat16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
-
 
 class Compressor:
     """Turns a tensor into what is sent, and back."""

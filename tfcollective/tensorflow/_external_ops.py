@@ -21,6 +21,9 @@ from tfcollective._base.errors import Code, CollectiveError, UnsupportedError
 from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective._runtime.engines.numbers import wire_op, wire_type
 
+#: The gradient of each kind of op, by the name of the native op: ``_registered_gradients`` fills it.
+GRADIENTS: dict[str, Callable[..., Any]] = {}
+
 
 @functools.cache
 def horovod_ops() -> HorovodOps:
@@ -164,7 +167,6 @@ class NumpyOps(WithoutPlans):
         self, kind: str, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], attributes: Any
     ) -> list[Any]:
         """The op, with the gradient that is registered for the native op of this kind."""
-        from tfcollective.tensorflow._registered_gradients import GRADIENTS
 
         @tf.custom_gradient  # type: ignore[untyped-decorator]
         def differentiable(*tensors: Any) -> Any:

@@ -16,6 +16,7 @@ from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime import Members
 from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow._external_ops import GRADIENTS
 from tfcollective.tensorflow._helpers import rank_in_graph, size_in_graph
 
 
@@ -106,8 +107,8 @@ for _not_differentiable in (
 ):
     tf.no_gradient(_not_differentiable)
 
-#: For engines whose operations are no native ops.
-GRADIENTS = {
+# For engines whose operations are not native ops.
+GRADIENTS |= {
     "TfcollectiveAllreduce": _allreduce,
     "TfcollectiveAllgather": _allgather,
     "TfcollectiveBroadcast": _broadcast,

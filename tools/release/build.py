@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLCHAIN = ROOT / "tools" / "release" / "zig.cmake"
 MACHINES = ("x86_64", "aarch64")
 PLATFORM = "manylinux_2_28_{machine}"
-KERNELS = Path("tfcollective", "_native", "tf_gpu")
+KERNELS = Path("tfcollective", "_runtime", "native_library", "tf_gpu")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -147,7 +147,7 @@ def _finish(wheel: Path, machine: str, kernels_for: Sequence[Path], out: Path) -
 
 def _kernels(python: Path, package: Path) -> str:
     """Compiles the GPU kernels for the TensorFlow of an environment into the package, and returns its version."""
-    core = package / "tfcollective" / "_native" / "libtfcollective.so"
+    core = package / "tfcollective" / "_runtime" / "native_library" / "libtfcollective.so"
     before = set((package / KERNELS).glob("*.so"))
     program = [str(python), str(ROOT / "tools" / "build_tf_gpu.py"), str(core), str(package / KERNELS)]
     _call(program, {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"})

@@ -46,7 +46,7 @@ class Release:
         self.pythons = pythons
         self.tensorflows = tensorflows
         self.unreleased = unreleased
-        self.version = _version_in(ROOT / "tfcollective" / "_version.py")
+        self.version = _version_in(ROOT / "tfcollective" / "_base" / "version.py")
 
     def wheel(self, machine: str) -> Path:
         """The wheel for a processor."""

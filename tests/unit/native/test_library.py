@@ -20,7 +20,7 @@ from tfcollective._runtime.native_library import library
 def test_a_library_that_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_tree: bool, message: str
 ) -> None:
-    place = tmp_path / "tfcollective" / "_native"
+    place = tmp_path / "tfcollective" / "_runtime" / "native_library"
     place.mkdir(parents=True)
     if is_tree:
         (tmp_path / "CMakeLists.txt").touch()

@@ -10,23 +10,11 @@ from collections.abc import Mapping, Sequence
 
 import psutil
 
-from tfcollective._base.addresses import is_own_host, route_address
+from tfcollective._base.addresses import route_address
 from tfcollective._base.errors import ConfigError, LaunchError
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
-
-__all__ = [
-    "choose_address",
-    "choose_endpoints",
-    "free_ports",
-    "interface_addresses",
-    "interface_of",
-    "is_own_host",
-    "own_address",
-    "route_address",
-    "with_interface",
-]
 
 # Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")

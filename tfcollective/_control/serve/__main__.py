@@ -1,6 +1,7 @@
 """The coordinator's process: serves one job until the process that started it has ended.
 
-Its argument is the descriptor on which it answers once (:class:`~tfcollective._control.serve.process.CoordinatorAnswer`).
+Its argument is the descriptor on which it answers once:
+:class:`~tfcollective._control.serve.process.CoordinatorAnswer`.
 """
 
 from __future__ import annotations

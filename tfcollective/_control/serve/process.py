@@ -1,8 +1,8 @@
 """A coordinator in a process of its own: how it is started.
 
 It ends when the process that started it ends, however that ends. For jobs without a launcher that is rank 0, whose
-``init()`` starts it; for elastic jobs the launcher (:mod:`tfcollective._control.serve.watched`). The other half is ``python -m
-tfcollective._control``.
+``init()`` starts it; for elastic jobs the launcher (:mod:`tfcollective._control.serve.watched`). The other half is
+``python -m tfcollective._control.serve``.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class JobService:
         store: its values.
         clock: the time.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        on_event: called with each :class:`~tfcollective._control.wire.messages.JobEvent`, once and in order; must not block.
+        on_event: called with each :class:`~tfcollective._control.wire.messages.JobEvent`, in order; must not block.
         journal: where changes are written; None: nowhere.
         life: how often another process has served this job before: what stands in the journal is done again.
         paused: whether the launcher, which would act on what happens, is stopped: that time ends no wait of a round.

@@ -67,7 +67,7 @@ class RestartLimit:
 
 
 class WatchedCoordinator:
-    """A :class:`~tfcollective._control.serve.owner.Coordinator`. A context manager: while it is open, it serves the job.
+    """A :class:`~tfcollective._control.serve.owner.Coordinator`. A context manager: it serves the job while it is open.
 
     Args:
         options: the coordinator's.

@@ -1,7 +1,7 @@
 """The membership of a job: a pure state machine. It takes the time as an argument and does no I/O.
 
-:mod:`tfcollective._control.state.rounds` decides who is in the next world; here stands what is known of each task, and in
-words why there is no next world: a :class:`RendezvousFailure` that all who wait receive.
+:mod:`tfcollective._control.state.rounds` decides who is in the next world. This module keeps the facts about each task,
+and the reason why there is no next world: a :class:`RendezvousFailure` that all waiting tasks receive.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
     """The same for an agent that a person or a platform has started: orders come from the coordinator.
 
     When the job fails and is started again, the agent joins it again, as long as the launcher comes back soon.
-    ``key_file`` is where the key comes from, see :func:`~tfcollective._launch.agent.node.enroll`. Raises TfCollectiveError when
+    ``key_file`` holds the key, see :func:`~tfcollective._launch.agent.node.enroll`. Raises TfCollectiveError when
     it cannot take part.
     """
     failed = False

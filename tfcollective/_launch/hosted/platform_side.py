@@ -21,13 +21,14 @@ from tfcollective._control.client.channel import FOREVER, Channel
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.state.store import Entry
 from tfcollective._launch.agent.main import serve
+from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, ContainerRow, HostedJob, HostedOutcome
 from tfcollective._launch.hosted.output_relay import OutputRelay
 from tfcollective._launch.launcher import JobOutcome, StartFailure
 from tfcollective._launch.nodes.gather import all_enrolled
 from tfcollective._launch.nodes.live import Node
-from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider, NodeSettings
-from tfcollective._launch.plan.planner import Plan, WorkerPlan
+from tfcollective._launch.nodes.provider import NodeProvider
+from tfcollective._launch.plan.planner import Plan
 from tfcollective._launch.report.restarts import restarted
 from tfcollective._launch.run import Assign, by_name, client_of, run_on_nodes
 from tfcollective._launch.running.job import Job

@@ -9,10 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfcollective._launch.agent.node import wait_for_key
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
-
-__all__ = ["NodeFacts", "NodeProvider", "NodeSettings", "Went", "wait_for_key"]
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.host_names import expand_hosts, split_hosts
 
-__all__ = ["Host", "Share", "parse_discovered", "parse_hostfile", "parse_hosts", "share_out", "without"]
-
 # A name that begins with a dash would be an option to ssh.
 _NAME = re.compile(r"^(?:[\w.][\w.-]*@)?[\w.][\w.-]*$")
 _BRACKETED = re.compile(r"^\[([^\[\]]*:[^\[\]]*)\](?::(.*))?$")

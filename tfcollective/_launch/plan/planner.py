@@ -25,8 +25,6 @@ from tfcollective._launch.plan.rank_variables import (
 )
 from tfcollective._launch.plan.spec import JobSpec
 
-__all__ = ["Plan", "WorkerPlan", "describe", "plan_hosts", "plan_local", "plan_newcomer", "with_tf_config"]
-
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
     *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),

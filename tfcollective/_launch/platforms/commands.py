@@ -18,9 +18,8 @@ from tfcollective._base.exit_codes import signal_name
 from tfcollective._base.processes import end_process, program_of
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.output import Console, OutputPump
-from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider, NodeSettings, Went
-
-__all__ = ["AGENT", "AgentCommand", "CommandProvider", "LineWriter", "own_agent"]
+from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
+from tfcollective._launch.nodes.provider import NodeProvider, Went
 
 
 class LineWriter:

@@ -17,8 +17,9 @@ from tfcollective._base.machine.network import own_address
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.settings import Settings, environ_snapshot, variable
 from tfcollective._control.identity.keys import read_key, read_key_file
+from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
 from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
-from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider, NodeSettings
+from tfcollective._launch.nodes.provider import NodeProvider
 from tfcollective._launch.plan.hosts import Host, Share, share_out
 from tfcollective._launch.plan.planner import Plan, plan_hosts
 from tfcollective._launch.plan.platform_options import platform_options

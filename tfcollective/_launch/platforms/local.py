@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.cores import available_cores
 from tfcollective._base.machine.gpus import visible_gpus
-from tfcollective._base.machine.network import choose_address, choose_endpoints, interface_addresses, is_own_host
+from tfcollective._base.machine.network import choose_address, choose_endpoints, interface_addresses
 from tfcollective._base.settings import environ_snapshot
 from tfcollective._base.timeline import check_writable
 from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
