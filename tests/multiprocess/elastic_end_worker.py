@@ -98,12 +98,12 @@ def fail_and_hang(state):
 @elastic.run
 def take_in_one_that_is_stopped(state):
     """The replacement of rank 1 is stopped while the others connect to it."""
-    while not (state.step > 10 and tfc.runtime.generation() >= 4):
+    while not (state.step > 10 and tfc._runtime.generation() >= 4):
         assert time.monotonic() < deadline
         if (state.step, ME) == (5, 1):
             die()
         step(state)
-        if tfc.runtime.generation() == 2:
+        if tfc._runtime.generation() == 2:
             say("join")
 
 
@@ -121,7 +121,7 @@ def stop_in_connect():
 def train(state):
     """In the second of two trainings rank 1 is lost."""
     steps(state, 5)
-    if state.second and ME == 1 and tfc.runtime.generation() == 1:
+    if state.second and ME == 1 and tfc._runtime.generation() == 1:
         die()
     steps(state, 10)
 

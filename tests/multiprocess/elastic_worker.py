@@ -110,7 +110,7 @@ def train(state: State) -> None:
         state.step += 1
         state.total += summed
         state.sizes = [*state.sizes, summed]
-        state.generation = tfc.runtime.generation()
+        state.generation = tfc._runtime.generation()
         state.commit()
         if not seen or seen[-1]["begun"] != begun:
             seen.append({"begun": begun, "first": time.time(), "step": state.step, "size": tfc.size()})

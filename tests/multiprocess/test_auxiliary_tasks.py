@@ -127,7 +127,7 @@ def test_nothing_stays_behind(tmp_path, number):
 def test_status_shows_what_an_evaluator_says(tmp_path):
     text = """
 import tfcollective
-from tfcollective import runtime
+from tfcollective import _runtime as runtime
 if role == "evaluator":
     tfcollective.init()
     figures = {"last_training_step": 12, "nb_eval_steps": 30}

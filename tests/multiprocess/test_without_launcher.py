@@ -113,7 +113,7 @@ def test_ranks_meet_encrypted_at_an_address_that_others_reach(tmp_path):
     port, host = free_ports(reachable[0], 1)[0], reachable[0]
     program = f"""{TRAIN}
 import ssl
-from tfcollective._control import connection
+from tfcollective._control.wire import connection
 print(isinstance(connection._context(), ssl.SSLContext), connection._context.cache_info().hits > 0)
 """
     with ranks(tmp_path) as group:

@@ -389,7 +389,7 @@ def test_an_array_that_cannot_be_taken(changes: dict[str, object], error: type[E
 
 FINDER = """
 import ctypes, json, sys
-from tfcollective import _native
+from tfcollective._runtime import native_library as _native
 from tfcollective._runtime.native_library.device_calls import DeviceSearch, find_libraries
 nccl, driver, *loaded = sys.argv[1:]
 others = [ctypes.CDLL(path) for path in loaded]

@@ -19,7 +19,7 @@ ENVIRON = {name: value for name, value in os.environ.items() if not name.startsw
 WAITING = CommunicatorInfo(0, 2, 0, 2, 0, 1, uses_shared_memory=True, broken=False, completed=5, pending=1)
 HOOKED = """
 import tfcollective._runtime.ends as ends
-from tfcollective import errors
+from tfcollective._base import errors
 ends.ExitCodeHook(lambda: None).install()
 """
 

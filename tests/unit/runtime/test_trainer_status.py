@@ -70,7 +70,7 @@ def test_progress_is_posted(server):
 
 def test_a_rank_posts_what_it_publishes(server):
     environ, got = server
-    program = "import tfcollective as t; t.init(); t.runtime.publish({'step': 7}); t.shutdown()"
+    program = "import tfcollective as t; t.init(); t.publish({'step': 7}); t.shutdown()"
     subprocess.run([sys.executable, "-c", program], env=os.environ | environ, check=True, timeout=within(60))
     assert got.get(timeout=within(30))[2]["trainerStatus"]["metrics"] == [{"name": "step", "value": "7"}]
 

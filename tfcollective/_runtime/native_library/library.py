@@ -97,7 +97,7 @@ class Library:
 
 
 def _why_not_loaded(path: Path, error: OSError) -> str:
-    tree = path.parents[2] if len(path.parents) > 2 else path
+    tree = path.parents[3] if len(path.parents) > 3 else path
     if path == default_path() and not path.exists() and (tree / "CMakeLists.txt").exists():
         return (
             f"you are in tfcollective's source tree ({tree}), which is not built and hides the installed package: run "
