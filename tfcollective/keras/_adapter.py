@@ -72,6 +72,7 @@ def install(keras: Any) -> None:
     _wrap(keras.Model, "compile", "jit_compile", _compile)
     _wrap(keras.Model, "make_train_function", "force", _make_train_function)
     copies.replace_method(keras.Model, "fit", _fit, "initial_epoch")
+    copies.replace_method(keras.Model, "train_on_batch", _train_on_batch)
     copies.replace_method(keras.Model, "evaluate", _evaluate, "return_dict")
     copies.install(keras)
     synchronize_keras(copies.replace_method)
@@ -167,6 +168,11 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
         if options is None:
             return original(model, **arguments)
         return fit_elastically(original, model, arguments, options)
+
+
+def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    with reductions.training(own_step=train_step_is_own(model)):
+        return original(model, *args, **kwargs)
 
 
 def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -7,16 +7,21 @@ been: by a distributed optimizer, a tape, or the program's own reductions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import StateError, UnsupportedError
+from tfcollective._base.log import get_logger
 from tfcollective._base.settings import variable
 from tfcollective.keras._copies import replace_method
 from tfcollective.keras._optimizers import distributed_states
 from tfcollective.keras._state import state_of
 from tfcollective.tensorflow import _reductions as reductions
+from tfcollective.tensorflow._gradients import variable_key, variable_name
+
+_LOG = get_logger(__name__)
+_MOST_NAMED = 3
 
 
 def install(keras: Any) -> None:
@@ -31,9 +36,22 @@ def _update(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: 
     if args:
         args = (list(args[0]), *args[1:])  # gradients, or pairs of them and variables
     result = original(optimizer, *args, **kwargs)
-    if state_of(optimizer) is None and args[:1] != ([],) and _is_one_of_several():
-        _check(optimizer, before)
+    if state_of(optimizer) is None and args[:1] != ([],) and _is_one_of_several() and reductions.updates() == before:
+        gradients, variables = _parts(*args, **kwargs)
+        if reductions.are_noted(gradients):
+            _check_tapes(variables)
+        else:
+            _check(optimizer)
     return result
+
+
+def _parts(
+    given: Sequence[Any] = (), trainable_variables: Any = None, *_: Any, **__: Any
+) -> tuple[list[Any], list[Any]]:
+    """The gradients and the variables of an update, as far as its arguments tell."""
+    if given and isinstance(given[0], (tuple, list)):
+        return [pair[0] for pair in given], [pair[1] for pair in given]
+    return list(given), list(trainable_variables) if isinstance(trainable_variables, (tuple, list)) else []
 
 
 def _is_one_of_several() -> bool:
@@ -44,9 +62,22 @@ def _is_one_of_several() -> bool:
     return runtime.trains() or not runtime.settings().elastic
 
 
-def _check(optimizer: Any, before: int) -> None:
-    if reductions.are_noted() or reductions.updates() > before:
+def _check_tapes(variables: list[Any]) -> None:
+    found = reductions.are_without_tape({variable_key(one): one for one in variables})
+    if not found or runtime.rank() != 0 or runtime.settings().local_training:
         return
+    names = ", ".join(variable_name(one, i) for i, one in enumerate(variables[:_MOST_NAMED]))
+    _LOG.warning(
+        "no DistributedGradientTape has taken the gradients with which an optimizer updates %s%s: each of the %d "
+        "ranks trains its own values of them. Wrap that tape, too, or if it is meant, set %s=1",
+        names,
+        ", ..." if len(variables) > _MOST_NAMED else "",
+        runtime.size(),
+        variable("local_training"),
+    )
+
+
+def _check(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if distributed_states(optimizer):
         raise UnsupportedError(

@@ -55,7 +55,7 @@ class _TapeMixin:
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(sources)
         local = self._tfcollective_local.keys()
-        note_tape()
+        note_tape(*_by_key(flat))
         own = tf.nest.flatten(gradients)
         with after_data(own):
             checked = _guard(flat, local, self._tfcollective_options.process_set)
@@ -81,6 +81,12 @@ class _TapeMixin:
         for source, gradient in zip(sources, gradients, strict=True):
             parts[variable_key(source) not in local].append((source, gradient))
         return parts
+
+
+def _by_key(sources: list[Any]) -> tuple[dict[int, Any], bool]:
+    """The variables among them; True if there is something else, too."""
+    variables = {variable_key(source): source for source in sources if hasattr(source, "assign")}
+    return variables, len(variables) < len(sources)
 
 
 def _finite(gradients: list[Any], sources: list[Any]) -> list[Any]:

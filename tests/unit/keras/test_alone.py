@@ -120,6 +120,89 @@ def test_the_loss_scale_is_agreed_on_without_reducing_gradients() -> None:
             fit(SGD(0.1))
 
 
+def test_a_reduction_before_train_on_batch_does_not_count() -> None:
+    made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+    made.compile(SGD(0.1), "mse")
+    with fake_world():
+        tfc.allreduce(tf.constant(8.0))
+        with pytest.raises(ALONE_ERROR, match=ALONE):
+            made.train_on_batch(X, Y)
+
+
+@pytest.mark.parametrize("change", [lambda g: g, lambda g: tf.clip_by_value(g, -1.0, 1.0) / 2.0], ids=["", "clipped"])
+def test_a_reduction_before_a_traced_step_does_not_count(change: object) -> None:
+    variable, optimizer = tf.Variable([1.0]), SGD(0.1)
+
+    @tf.function
+    def train() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable**2)
+        optimizer.apply_gradients([(change(tape.gradient(loss, variable)), variable)])
+
+    with fake_world():
+        tfc.allreduce(tf.constant(8.0))
+        with pytest.raises(Exception, match=ALONE):
+            train()
+
+
+def test_gradients_that_are_given_to_a_traced_step_may_be_reduced() -> None:
+    variable, optimizer = tf.Variable([1.0]), SGD(0.1)
+
+    @tf.function
+    def update(gradient: object) -> None:
+        with tf.GradientTape() as tape:
+            penalty = tf.reduce_sum(variable**2)
+        optimizer.apply_gradients([(gradient + 0.1 * tape.gradient(penalty, variable), variable)])
+
+    with fake_world():
+        update(tfc.allreduce(tf.constant([1.0])))
+
+
+GENERATOR = "no DistributedGradientTape has taken the gradients with which an optimizer updates generator"
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("first", ["generator", "critic"])
+@pytest.mark.parametrize("both", [False, True])
+def test_one_of_two_tapes_is_not_wrapped(
+    traced: bool, first: str, both: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    variables = {name: tf.Variable([1.0], name=name) for name in ("generator", "critic")}
+    optimizers = {name: SGD(0.1) for name in variables}
+    order = sorted(variables, key=lambda name: name != first)
+
+    def train() -> None:
+        for name in order:
+            tape = tfc.DistributedGradientTape if both or name == "critic" else None
+            step(optimizers[name], variables[name], tape=tape)
+
+    loop = tf.function(train) if traced else train
+    with fake_world():
+        if first == "generator" and not both:  # nothing at all had been reduced
+            with pytest.raises(Exception, match=ALONE):
+                loop()
+            return
+        loop()
+        loop()
+    assert caplog.text.count(GENERATOR) == (0 if both else 1)
+
+
+def test_a_tape_of_other_things_than_variables_does_not_tell_of_variables_without_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its gradients may lead to any variable's."""
+    critic, generator = tf.Variable([1.0]), tf.Variable([1.0])
+    with fake_world():
+        with tf.GradientTape() as own:
+            image = tf.constant([1.0])
+            own.watch(image)
+            loss = tf.reduce_sum(image * critic)
+        _, gradient = tfc.DistributedGradientTape(own).gradient(loss, [image, critic])
+        SGD(0.1).apply_gradients([(gradient, critic)])
+        step(SGD(0.1), generator)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("traced", [False, True])
 def test_a_loop_that_reduces_goes_on_after_fit(traced: bool) -> None:
     """Its traced function reduces without a note."""
