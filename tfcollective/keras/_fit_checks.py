@@ -20,7 +20,7 @@ from tfcollective import _runtime as runtime
 from tfcollective._base.settings import variable
 from tfcollective.keras._variables import layers_of
 from tfcollective.keras.callbacks import BestModelCheckpoint
-from tfcollective.tensorflow._dataset_order import content_of
+from tfcollective.tensorflow._dataset_order import content_of, left_to_chance
 from tfcollective.tensorflow._names import without_numbers
 
 _ROWS = 64  # that are looked at of an array, from its first to its last
@@ -174,6 +174,8 @@ def _backups(plans: Sequence[FitPlan]) -> str | None:
 
 def _data(x: Any, y: Any) -> str | None:
     if isinstance(x, tf.data.Dataset):
+        if tf.get_static_value(x.cardinality()) == tf.data.INFINITE_CARDINALITY and left_to_chance(x) is not None:
+            return None  # each rank draws rows of its own: Horovod's repeat().shuffle(), with fewer steps
         content = content_of(x)
         parts = None if content is None else [_digest_of(one) for one in content]
     else:

@@ -70,8 +70,10 @@ def test_datasets_are_the_same_if_nothing_divides_them() -> None:
     for other in (pipeline(X[::2]), pipeline(X, skip=2), pipeline(X, residue=1)):
         assert data(pipeline(X)) != data(other)
     generated = tf.data.Dataset.from_generator(lambda: iter(X), output_signature=tf.TensorSpec((2,), tf.float32))
-    for unknown in (whole.shard(2, 0).batch(4), generated.batch(4)):
+    drawn = whole.repeat().shuffle(8).batch(4)
+    for unknown in (whole.shard(2, 0).batch(4), generated.batch(4), drawn):
         assert data(unknown) is None
+    assert data(whole.repeat().shuffle(8, seed=1).batch(4)) is not None
 
 
 def test_equal_seeds_are_named_where_the_model_draws_numbers() -> None:
