@@ -183,7 +183,7 @@ def _decoded(text):
 
 def forms_of_keys(jobs):
     """All keys of these jobs (key by name), and those derived from them, in the forms in which they could be sent."""
-    purposes = [getattr(job_keys, purpose) for purpose in job_keys.__all__ if purpose.isupper()]
+    purposes = [value for name, value in vars(job_keys).items() if name.isupper()]
     for key in jobs.values():
         for one in (key, *(derived_key(key, purpose, name) for purpose in purposes for name in ("", *jobs))):
             yield from (one, one.hex().encode(), one.hex().upper().encode(), base64.b64encode(one), repr(one).encode())
