@@ -15,16 +15,6 @@ DIRECTORY, LOST = Path(sys.argv[1]), int(sys.argv[2])
 _PAUSE, _WAITS = 0.1, 2400
 
 
-def kill_coordinator():
-    """Ends the process of this job's coordinator, which runs on this machine."""
-    from tfcollective._base.settings import Settings
-    from tfcollective._control.records import running_jobs
-
-    settings = Settings.load()
-    jobs = running_jobs(settings.jobs_directory())
-    os.kill(next(job.coordinator_pid for job in jobs if job.job_id == settings.job_id), signal.SIGKILL)
-
-
 class Story:
     """This process's part in it.
 
@@ -40,8 +30,6 @@ class Story:
     def end_here(self):
         """Ends the rank that is to be lost."""
         if self.task == LOST:
-            if "COORDINATOR_TOO" in os.environ:
-                kill_coordinator()
             os.kill(os.getpid(), signal.SIGKILL)
 
     def wait_for_replacement(self, state, hvd):

@@ -13,7 +13,7 @@ from tfcollective._base.settings import Settings
 from tfcollective._cli.local_jobs import LocalJobs, answers
 from tfcollective._control.records import running_jobs
 from tfcollective._launch.launcher import JobDescription, JobManager, find_manager
-from tfcollective._launch.report.report import describe_change, describe_info, describe_restarts, describe_size
+from tfcollective._launch.report.report import describe_change, describe_info, describe_size
 
 _COLUMNS = ("rank", "task", "host", "pid", "state", "operations", "last heartbeat", "says")
 _UNLIMITED = 1 << 16
@@ -122,7 +122,6 @@ def elastic_lines(status: object) -> Iterator[str]:
             change["cause"],
         )
         yield f"  {at} {line}"
-    yield from describe_restarts("coordinator", status["coordinator_restarts"])
     for task, why in status["leaving"].items():
         yield f"  {task} is to leave: {why}"
 

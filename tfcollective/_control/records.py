@@ -41,8 +41,6 @@ class JobRecord:
         pid: the process with which the job ends, as its own PID namespace numbers it; for people.
         created: when that process started, in seconds since 1970; for people.
         command: what the job runs, for people.
-        coordinator_pid: the process that runs the coordinator, where that is another one; 0: it is the same, or has not
-            begun to listen.
         log_dir: where the output of the ranks of this machine is kept; empty: nowhere.
     """
 
@@ -52,7 +50,6 @@ class JobRecord:
     pid: int
     created: float
     command: tuple[str, ...]
-    coordinator_pid: int = 0
     log_dir: str = ""
 
 

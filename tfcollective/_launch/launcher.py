@@ -77,7 +77,6 @@ class JobOutcome:
         generation: of its last world; 0 when none came together.
         earlier: why it failed before it was started again, each time in one line.
         changes: how the worlds of an elastic job after its first one came about.
-        coordinator_restarts: how often its coordinator was started again.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
         reported: the exit code of a launcher to which the job was handed over, and which has reported its end; None:
             there was none.
@@ -100,7 +99,6 @@ class JobOutcome:
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
     changes: tuple[WorldChange, ...] = ()
-    coordinator_restarts: int = 0
     reported: int | None = None
 
     @property

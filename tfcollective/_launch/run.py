@@ -157,7 +157,6 @@ def run_on_nodes(
             return [*earlier, *received]
 
         provider.request(requests)
-        job.await_coordinator()
         found = gather(
             client,
             provider,

@@ -20,8 +20,6 @@ class FaultKind(str, Enum):
     KILL_SYNC = "kill in sync"
     KILL_CONNECT = "kill in connect"
     KILL_NEWCOMER = "kill a newcomer"
-    KILL_COORDINATOR = "kill the coordinator"
-    KILL_BOTH = "kill coordinator and rank"
     EXIT = "exit code 3"
     STOP = "stop and continue"
     LEAVE = "SIGTERM"
@@ -38,7 +36,7 @@ class FaultKind(str, Enum):
     @property
     def ends_a_rank(self) -> bool:
         """Whether a rank ends by it."""
-        return self not in (FaultKind.KILL_COORDINATOR, FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP)
+        return self not in (FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from types import TracebackType
 import psutil
 
 from tfcollective._base.settings import environ_snapshot, variable
-from tfcollective._control.records import running_jobs
 from tfcollective_bench.chaos.progress import Progress
 from tfcollective_bench.chaos.rank import STOP_FILE, Order, pipe_of
 from tfcollective_bench.interrupts import interrupts_deferred
@@ -188,28 +187,12 @@ class WatchedJob:
                         found.append(process)
         return found
 
-    def coordinator(self) -> psutil.Process | None:
-        """The process of the coordinator; None while there is none that listens."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._coordinator_pid())
-            return process if process.ppid() == self._launcher.pid else None
-        return None
-
-    def _coordinator_pid(self) -> int:
-        record = next(running_jobs(self.directory / "runtime"), None)
-        return 0 if record is None else record.coordinator_pid
-
     def _look_at_usage(self, now: float) -> Iterator[Usage]:
         ranks = {process.pid for process in self.started()}
         watched = {"launcher": self._launcher.pid}
         with contextlib.suppress(psutil.Error):
             children = psutil.Process(self._launcher.pid).children()
-            coordinator = self._coordinator_pid()
-            watched |= {
-                f"{'coordinator' if child.pid == coordinator else 'agent'} (pid {child.pid})": child.pid
-                for child in children
-                if child.pid not in ranks
-            }
+            watched |= {f"agent (pid {child.pid})": child.pid for child in children if child.pid not in ranks}
         watched |= {f"{line.task} (pid {line.pid})": line.pid for line in self.members()}
         for what, pid in watched.items():
             with contextlib.suppress(psutil.Error):

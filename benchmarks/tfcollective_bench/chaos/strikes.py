@@ -13,8 +13,6 @@ from statistics import median
 import psutil
 
 from tfcollective._base.machine.cores import available_cores
-from tfcollective._base.timing import TIMING
-from tfcollective._control.serve.watched import RestartLimit
 from tfcollective_bench.chaos.faults import Fault, FaultKind
 from tfcollective_bench.chaos.job import WatchedJob
 from tfcollective_bench.chaos.progress import Strike
@@ -28,7 +26,6 @@ _NEWCOMER_S = 20.0
 _LEAST_HOLD_S, _MOST_HOLD_S = 2.0, 6.0
 _USUAL_START_S = 1.0
 _PAST_START = 1.5  # some newcomers die when they have joined
-_COUNTED_LATE_S = 10.0  # the launcher sees the end of a coordinator somewhat later than it was killed
 
 
 class Striker:
@@ -36,7 +33,6 @@ class Striker:
 
     def __init__(self, job: WatchedJob) -> None:
         self._job = job
-        self._restarts = RestartLimit(within=TIMING.coordinator_restarts + _COUNTED_LATE_S)
         ways: Mapping[FaultKind, Callable[[Fault, list[Line]], tuple[float, list[Line]]]] = {
             FaultKind.KILL: lambda fault, ranks: self._kill([_one(ranks[1:], fault.victim)]),
             FaultKind.KILL_FIRST: lambda fault, ranks: self._kill(ranks[:1]),
@@ -46,8 +42,6 @@ class Striker:
             FaultKind.KILL_SYNC: lambda fault, ranks: self._order_and_kill(fault, ranks, SYNC),
             FaultKind.KILL_CONNECT: lambda fault, ranks: self._order_and_kill(fault, ranks, CONNECT),
             FaultKind.KILL_NEWCOMER: self._kill_newcomer,
-            FaultKind.KILL_COORDINATOR: lambda fault, ranks: self._kill_coordinator(),
-            FaultKind.KILL_BOTH: self._kill_both,
             FaultKind.EXIT: lambda fault, ranks: self._order(fault, ranks, EXIT),
             FaultKind.STOP: self._stop,
             FaultKind.LEAVE: self._leave,
@@ -119,21 +113,6 @@ class Striker:
         with contextlib.suppress(psutil.Error):
             newcomers[0].kill()
         return at, [*victims, Line("newcomer", newcomers[0].pid, DIES, time.monotonic())]
-
-    def _kill_coordinator(self) -> tuple[float, list[Line]]:
-        """Nothing where the launcher would not start another one."""
-        at = time.monotonic()
-        coordinator = self._job.coordinator()
-        if coordinator is None or not self._restarts.allows(at):
-            return at, []
-        with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-            coordinator.kill()
-        return at, [Line("coordinator", coordinator.pid, DIES, at)]
-
-    def _kill_both(self, fault: Fault, ranks: list[Line]) -> tuple[float, list[Line]]:
-        _, coordinator = self._kill_coordinator()
-        at, victims = self._kill([_one(ranks, fault.victim)])
-        return at, [*coordinator, *victims]
 
     def _usual_start(self) -> float:
         """How long (s) ranks took from the start of their program to their first world."""

@@ -144,7 +144,7 @@ def test_no_orders(server, key):
         serve(settings(server, key, timeout=0.5))
 
 
-def test_an_agent_without_orders_outlasts_a_coordinator_that_is_started_again(server, key, monkeypatch):
+def test_an_agent_without_orders_outlasts_its_coordinator_as_long_as_ranks_do(server, key, monkeypatch):
     limits = []
 
     class Noted(Heartbeat):

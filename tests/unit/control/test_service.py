@@ -153,8 +153,6 @@ def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:
     said = "generation 2: 3 ranks, without worker:1, after 0.50 s (detect 0.50, agree 0.00)"
     assert lines[1].endswith(f" {said}: worker:1 was killed by SIGKILL")
     assert lines[2:] == ["  worker:2 is to leave: SIGTERM", "  worker:3 is to leave: SIGTERM"]
-    again = list(elastic_lines({**elastic, "coordinator_restarts": 2}))
-    assert again[2:-2] == ["the coordinator was started again 2 times"]
     assert next(elastic_lines({**elastic, "size": 1})).startswith("1 rank, 1 to 5 are possible")
     assert next(elastic_lines({**elastic, "max_size": None})).startswith("3 ranks, 1 or more are possible")
     assert not list(elastic_lines(None))

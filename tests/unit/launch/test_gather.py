@@ -44,7 +44,7 @@ def test_the_launcher_says_again_and_again_which_agents_have_not_come(client, mo
 
 @pytest.fixture
 def unsteady(client):
-    """Another client, which loses every second answer, as when the coordinator is started again."""
+    """Another client, which loses every second answer."""
 
     class Unsteady(CoordinatorClient):
         calls = itertools.count()

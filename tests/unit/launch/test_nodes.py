@@ -212,15 +212,6 @@ def test_a_node_is_given_as_long_as_the_job_says():
     assert decode(one.lines[0], AgentConfig, "it").lost_after == 60.0
 
 
-@pytest.mark.parametrize(("host_timeout", "outlasts"), [(5.0, TIMING.coordinator_lost), (60.0, 60.0)])
-def test_an_agent_of_an_elastic_job_outlasts_its_coordinator_as_long_as_its_ranks(host_timeout, outlasts):
-    one, job = node(SILENT), job_of(lambda tasks: False)
-    job.agent_config = lambda workers: AgentConfig("job", (), elastic=True)
-    job.spec.host_timeout = host_timeout
-    one.begin(job, (), "python")
-    assert decode(one.lines[0], AgentConfig, "it").lost_after == outlasts
-
-
 def test_a_node_that_is_given_up_is_to_end_should_it_come_back():
     """Its agent may have been stopped: nothing else would tell it that the job goes on without it."""
     one = given_work(node(SILENT), finished=False)

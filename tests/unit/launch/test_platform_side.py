@@ -30,7 +30,6 @@ from tfcollective._launch.hosted.submitter_side import HostedClient, LauncherLos
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.plan.planner import plan_local
 from tfcollective._launch.plan.spec import JobSpec
-from tfcollective._launch.run import by_name
 from tfcollective._launch.system.signals import forward_signals
 
 
@@ -275,29 +274,3 @@ def test_the_submitter_has_time_as_long_as_it_lives():
     client = Attentive()
     platform_side._tell(Channel(client), WELL, followed=True)
     assert client.asked == 2
-
-
-class Hosts:
-    """A platform that knows where containers were."""
-
-    def places(self):
-        return {"worker-0": ("node7", "http://log")}
-
-
-def test_a_job_that_has_lost_its_coordinator_for_good_is_reported_all_the_same(server, client, monkeypatch, caplog):
-    """To the log and to the platform: the submitter asks that one then."""
-    lost = "the coordinator's process has ended 6 times within 120 s, at last so: it was ended by SIGKILL"
-
-    def run_on_nodes(*unused, **more):
-        server.close()
-        raise CoordinatorError(lost)
-
-    monkeypatch.setattr(platform_side, "run_on_nodes", run_on_nodes)
-    job = SimpleNamespace(coordinator="host:1", key=b"k", unserved=True)
-    plan = SimpleNamespace(hosts=("worker-0",), on=lambda name: ())
-    hosted = SimpleNamespace(plan=plan, allocation_timeout=1.0, python="python", followed=True, earlier=())
-    ended = platform_side._run(hosted, job, client, Hosts(), (), by_name(hosted.plan))
-    assert ended.outcome.agent_failure == lost
-    assert [(row.name, row.host) for row in ended.containers] == [("worker-0", "node7")]
-    platform_side._tell(Channel(client, cancelled=lambda: job.unserved), ended, followed=True)
-    assert "the submitter cannot learn how the job has ended: no answer from the coordinator" in caplog.text

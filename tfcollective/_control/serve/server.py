@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Coroutine
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _MAX_UNAUTHENTICATED = 128
+_LOOKS = 10
 _CONNECTIONS_PER_TASK = 2  # its rank's and its agent's: in a large job all come at once
 
 
@@ -192,10 +194,11 @@ class CoordinatorServer:
         if self._loop is None or self._loop.is_closed():
             work.close()
             raise CoordinatorError("the coordinator does not run")
-        try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMING.event_loop)
-        except concurrent.futures.TimeoutError as error:
-            raise CoordinatorError(f"the coordinator's thread did not answer in {TIMING.event_loop:g} s") from error
+        answer = asyncio.run_coroutine_threadsafe(work, self._loop)
+        for _ in range(_LOOKS):  # in parts: where this process is stopped meanwhile, one of them ends at once
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return answer.result(TIMING.event_loop / _LOOKS)
+        raise CoordinatorError(f"the coordinator's thread did not answer in {TIMING.event_loop:g} s")
 
     # ---- life ------------------------------------------------------------------------------------------------------
 

@@ -470,7 +470,6 @@ class JobService:
             "min_size": membership.bounds.smallest,
             "max_size": membership.bounds.largest if membership.bounds.largest < NO_LIMIT else None,
             "pending": membership.pending or None,
-            "coordinator_restarts": self._life,
             "leaving": {str(task): why for task, why in membership.leaving.items()},
             "left": {str(task): why for task, why in membership.leavers.items()},
             "changes": [

@@ -204,7 +204,7 @@ def _serve(
 
 
 def _heartbeat(relay: BeatRelay, interrupts: Interrupts) -> Heartbeat:
-    """Until the first order says otherwise, it outlasts a coordinator that is started again."""
+    """Until the first order says otherwise, the coordinator may be silent for as long as ranks allow."""
 
     def lost(cause: str) -> None:
         _LOG.error("agent: %s: ending the ranks", cause)

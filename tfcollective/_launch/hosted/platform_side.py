@@ -98,8 +98,7 @@ def serve_job(
     bind_port: int = 0,
     assign: Assign | None = None,
 ) -> HostedOutcome:
-    """Runs the job to its end and tells the submitter how it ended. Of a job that has lost its coordinator for good the
-    submitter hears from the platform.
+    """Runs the job to its end and tells the submitter how it ended.
 
     Args:
         hosted: the job.
@@ -125,7 +124,7 @@ def serve_job(
         ended = _run(hosted, job, client, platform, received, assign or by_name(hosted.plan))
         if platform.orphaned():
             raise LaunchError("the application has ended, and with it the containers")
-        _tell(Channel(client, cancelled=lambda: job.unserved), ended, followed=hosted.followed)
+        _tell(Channel(client), ended, followed=hosted.followed)
     return ended
 
 
@@ -161,15 +160,15 @@ def _run(
     outcome = replace(outcome, earlier=hosted.earlier)
     began = min((node.began for node in nodes), default=0.0)
     training = max((node.ended or node.began for node in nodes), default=0.0) - began
-    return HostedOutcome(outcome, _rows(hosted, nodes, job, client, platform), training if nodes else None)
+    return HostedOutcome(outcome, _rows(hosted, nodes, client, platform), training if nodes else None)
 
 
 def _rows(
-    hosted: HostedJob, nodes: Sequence[Node], job: Job, client: CoordinatorClient, platform: ContainerProvider
+    hosted: HostedJob, nodes: Sequence[Node], client: CoordinatorClient, platform: ContainerProvider
 ) -> tuple[ContainerRow, ...]:
     came: dict[str, str] = {}
     with suppress(CoordinatorError):  # the platform knows most of it, too
-        came = {} if job.unserved else {one.name: one.host for one in all_enrolled(client)}
+        came = {one.name: one.host for one in all_enrolled(client)}
     places = platform.places()
     rows = []
     for name in hosted.plan.hosts:

@@ -44,12 +44,6 @@ def stop_limit(command: StopCommand, grace: float) -> float:
     return TIMING.stop_limit + (grace if command.cause is StopCause.REQUEST else 0.0)
 
 
-def _lost_after(host_timeout: float, *, elastic: bool) -> float:
-    """How long (s) an agent elsewhere outlasts the silence of the coordinator. That of an elastic job may hang: it is
-    started again within the time for which the ranks outlast it."""
-    return max(host_timeout, TIMING.coordinator_lost) if elastic else host_timeout
-
-
 class Node:
     """One enrolled node, wherever its agent runs.
 
@@ -74,7 +68,6 @@ class Node:
         self._stop_limit = 0.0
         self._stop_by: float | None = None
         self._finished: Callable[[], bool] = lambda: False
-        self._unserved: Callable[[], bool] = lambda: False
         self._went: Went | None = None
         self._woken = False
         self._launcher_python = ""
@@ -95,14 +88,13 @@ class Node:
         self._launcher_python = launcher_python
         self.tasks += (worker.task for worker in workers)
         self._finished = lambda: bool(self.tasks) and job.has_finished(tuple(self.tasks))
-        self._unserved = lambda: job.unserved
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
         local, part = self._provider.local, job.agent_config([self._localised(worker) for worker in workers])
         config = replace(
             part,
             scratch_dir=job.scratch_dir if local else "",
             beat_every=TIMING.beat_within(job.spec.host_timeout),
-            lost_after=None if local else _lost_after(job.spec.host_timeout, elastic=part.elastic),
+            lost_after=None if local else job.spec.host_timeout,
             placed=local,
             slots=slots,
             comes_again=self._provider.come_again and job.spec.starts_again,
@@ -164,9 +156,8 @@ class Node:
     def wait(self) -> AgentFailure | None:
         """Blocks until its agent has ended; what happened when it did not end its work in order, else None."""
         try:
-            # A launcher that was stopped for a while finds its own request timed out, and a coordinator may be started
-            # again.
-            entry = Channel(self._client, cancelled=self._unserved).call(
+            # A launcher that was stopped for a while finds its own request timed out: it asks again.
+            entry = Channel(self._client).call(
                 lambda client: client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
             )
             if entry is None:

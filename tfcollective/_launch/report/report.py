@@ -82,7 +82,6 @@ def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str
     if outcome.changes and not outcome.survived:  # ranks have joined or left: what follows has no line of its own above
         yield f"the world has changed {_times(len(outcome.changes))}:"
     yield from (f"  {_change_line(change)}" for change in outcome.changes)
-    yield from describe_restarts("coordinator", outcome.coordinator_restarts)
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
 

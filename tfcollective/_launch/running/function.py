@@ -26,7 +26,7 @@ from tfcollective._control.wire.protocol import experiment_key
 from tfcollective._launch.plan.spec import FunctionCall
 
 if TYPE_CHECKING:
-    from tfcollective._control.serve.owner import Coordinator
+    from tfcollective._control.serve.server import CoordinatorServer
 
 _FUNCTION = "call/function"
 _SYS_PATH = "call/sys_path"
@@ -97,13 +97,13 @@ def get_safe_experiment_fn(full_fn_name: str, *args: Any) -> Callable[..., Any]:
     return _NamedFunction(module, name, args)
 
 
-def publish(call: FunctionCall, coordinator: Coordinator) -> None:
+def publish(call: FunctionCall, coordinator: CoordinatorServer) -> None:
     """Makes the call available to the ranks."""
     coordinator.put_blob(_SYS_PATH, encode(call.sys_path))
     coordinator.put_blob(_FUNCTION, call.payload)
 
 
-def collect(tasks: Sequence[TaskKey], coordinator: Coordinator) -> dict[str, bytes]:
+def collect(tasks: Sequence[TaskKey], coordinator: CoordinatorServer) -> dict[str, bytes]:
     """The results that the ranks have left, pickled, by task."""
     found = ((str(task), coordinator.get_blob(_result(task))) for task in tasks)
     return {task: data for task, data in found if data is not None}

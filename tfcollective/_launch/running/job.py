@@ -22,16 +22,14 @@ from tfcollective._base.failures import NOT_STARTED, ExitRecord
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.network import interface_addresses, with_interface
-from tfcollective._base.settings import Settings, environ_snapshot, variable
+from tfcollective._base.settings import Settings, variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Placement
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.gloo_store import GlooStoreServer
 from tfcollective._control.serve.job import JobView
-from tfcollective._control.serve.owner import Coordinator
 from tfcollective._control.serve.server import CoordinatorServer
-from tfcollective._control.serve.watched import WatchedCoordinator
 from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._control.wire.messages import JobEvent
 from tfcollective._control.wire.protocol import MODULES, ServerOptions, read_published
@@ -46,7 +44,6 @@ from tfcollective._launch.running import function
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
-_JOURNAL = "journal"
 LOST = "was lost with its host"
 _DISMISSED = "was no longer needed"
 _NOT_NEEDED = (_DISMISSED, NOT_STARTED)
@@ -122,7 +119,6 @@ class Job:
         )
         self._store: GlooStoreServer | None = None
         self._places: dict[str, str] = {}  # of processes that joined later
-        self._publishing = threading.Lock()
         self._open = ExitStack()
 
     def __enter__(self) -> Job:
@@ -131,8 +127,7 @@ class Job:
             opened.enter_context(many_descriptors())  # the coordinator has a connection to each rank and agent
             self._directory = opened.enter_context(JobDirectory.create(parent, self.job_id))
             opened.callback(self._auxiliary_tasks.close)
-            self._coordinator = self._make_coordinator()
-            opened.enter_context(self._coordinator)
+            self._coordinator = opened.enter_context(CoordinatorServer(self._options, on_event=self._take_event))
             self._publish_record()
             if self.spec.call is not None:
                 function.publish(self.spec.call, self._coordinator)
@@ -146,21 +141,6 @@ class Job:
     def __exit__(self, *unused: object) -> None:
         self._open.close()
 
-    def _make_coordinator(self) -> Coordinator:
-        """On a thread; of a job that survives its death, in a process of its own."""
-        if self.spec.bounds is None:
-            return CoordinatorServer(self._options, on_event=self._take_event)
-        environ = {name: value for name, value in environ_snapshot().items() if name != variable("job_id")}
-        return WatchedCoordinator(
-            self._options,
-            self._directory.path / _JOURNAL,
-            environ,
-            Settings.load().log_level,
-            self._take_event,
-            self._publish_record,
-            lambda why: self.exits.put(None),
-        )
-
     def _take_event(self, event: JobEvent) -> None:
         if event.exited is not None:
             self.exits.put(event.exited)
@@ -173,14 +153,9 @@ class Job:
 
     def _publish_record(self) -> None:
         """Lets ``tfcollective status`` find the job."""
-        created, options, at = psutil.Process().create_time(), self._options, self._coordinator
-        with self._publishing:
-            about = self.job_id, at.endpoint, options.key, os.getpid(), created, self.spec.command
-            self._directory.publish(JobRecord(*about, coordinator_pid=at.pid, log_dir=self.spec.log_dir or ""))
-
-    def await_coordinator(self) -> None:
-        """Returns when the coordinator serves the job. Raises CoordinatorError when it cannot."""
-        self._coordinator.wait()
+        created, endpoint = psutil.Process().create_time(), self._coordinator.endpoint
+        about = self.job_id, endpoint, self.key, os.getpid(), created, self.spec.command
+        self._directory.publish(JobRecord(*about, log_dir=self.spec.log_dir or ""))
 
     @property
     def job_id(self) -> str:
@@ -209,7 +184,7 @@ class Job:
     @property
     def failed(self) -> bool:
         """Whether a rank has failed that the job cannot do without."""
-        view = self._coordinator.view()
+        view = self.view
         if self.spec.bounds is None:
             return any(task.exit is not None and task.exit.failed for task in view.tasks)
         ends = [one.exit for one in view.tasks if one.exit is not None]
@@ -223,7 +198,7 @@ class Job:
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
-        if self.spec.bounds is None or self.unserved:
+        if self.spec.bounds is None:
             return False
         self.note_lost(tasks, failure)
         _LOG.warning("%s; the other ranks go on", failure)
@@ -233,7 +208,7 @@ class Job:
         """The node of these tasks has gone, as ``how`` says: those whose end no agent has reported have ended with
         it."""
         note = f"{LOST}: {how}" if how else LOST
-        for one in self._coordinator.look().tasks:
+        for one in self.view.tasks:
             if one.task in tasks and one.exit is None:
                 gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, math.inf, note=note)
                 # An order to start may reach an agent that is about to end.
@@ -241,23 +216,18 @@ class Job:
 
     def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
         """Of these tasks, those that no agent has started will not be."""
-        views = self._coordinator.look().tasks if tasks else ()
+        views = self.view.tasks if tasks else ()
         self.note_lost([one.task for one in views if one.task in tasks and one.state is TaskState.EXPECTED])
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """Whether all of these tasks have ended, and well."""
-        view = self._coordinator.look()
+        view = self.view
         exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
     @property
-    def unserved(self) -> bool:
-        """Whether the job has lost its coordinator, and gets no other one."""
-        return self._coordinator.failure is not None
-
-    @property
     def view(self) -> JobView:
-        """The job as far as its coordinator has said; see :meth:`Coordinator.view`."""
+        """The job as it stands. Raises CoordinatorError when the coordinator's thread does not answer."""
         return self._coordinator.view()
 
     @property
@@ -334,9 +304,7 @@ class Job:
             host_lost: whether that was a host that does not answer any more.
             side_failures: the same of agents that had auxiliary tasks only, by task.
         """
-        if self._coordinator.failure is not None:
-            return self._outcome_without_coordinator(received, self._coordinator.failure)
-        view = self._coordinator.look()
+        view = self.view
         tasks = [one.task for one in view.tasks]  # those that replaced others, too
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
@@ -366,27 +334,10 @@ class Job:
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations={str(task): seconds for task, seconds in view.durations.items()},
             generation=view.generation,
-            coordinator_restarts=self._coordinator.restarts,
-        )
-
-    def _outcome_without_coordinator(self, received: Sequence[int], why: str) -> JobOutcome:
-        """How a job ended whose coordinator serves it no longer: what became of its last ranks is not known."""
-        view = self._coordinator.view()
-        return JobOutcome(
-            exits=(),
-            survived=tuple(one.exit for one in view.tasks if one.exit is not None and one.exit.failed),
-            changes=view.changes,
-            initialised=True,
-            stopped_by=received[0] if received else None,
-            agent_failure=why,
-            host_lost=True,
-            places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
-            generation=view.generation,
-            coordinator_restarts=self._coordinator.restarts,
         )
 
 
-def _show(coordinator: Coordinator, observer: Callable[[JobView], None]) -> None:
+def _show(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> None:
     try:
         observer(coordinator.view())
     except CoordinatorError as error:
