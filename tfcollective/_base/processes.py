@@ -31,19 +31,13 @@ _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def program_of(module: str, *, resumed_at_end: bool = False) -> tuple[str, str]:
+def program_of(module: str) -> tuple[str, str]:
     """The arguments with which Python runs ``main`` of a module of this package.
 
     ``python -m`` looks first into the directory where the user happens to be, where there may be a checkout that is not
     built, or a script with the name of a module that we need; here that directory comes last.
-
-    ``resumed_at_end``: the kernel lets the process go on if it is stopped when the thread ends that started it, so that
-    it sees that end, and removes what it has. The process asks for that itself, before it imports anything of this
-    package: in a parent with several threads, code between fork and exec could wait for a lock for ever.
     """
-    arm = f"import ctypes; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {signal.SIGCONT:d}, 0, 0, 0); "
-    begin = f"import sys; sys.path.append(sys.path.pop(0)); {arm if resumed_at_end else ''}"
-    return "-c", f"{begin}from {module} import main; sys.exit(main())"
+    return "-c", f"import sys; sys.path.append(sys.path.pop(0)); from {module} import main; sys.exit(main())"
 
 
 def command_words(text: str) -> tuple[str, ...]:
@@ -180,14 +174,6 @@ def is_running_with(pid: int, name: str, value: str) -> bool:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(name) == value
     except (psutil.Error, OSError):
-        return False
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether this process is stopped, by a signal or by a debugger."""
-    try:
-        return psutil.Process(pid).status() in _STOPPED
-    except psutil.Error:
         return False
 
 

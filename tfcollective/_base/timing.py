@@ -91,7 +91,6 @@ class Timing:
         tensorboard: how long TensorBoard may take to end when it is asked to; and tensorboard_task: how long its task
             may stay beyond its time.
         coordinator: how long a coordinator in a process of its own may take to end when it is asked to.
-        coordinator_restarts: a coordinator whose process ends again and again within so long is not started again.
         lingering: how long connections may take to close at the coordinator's end; and last_requests: those that are
             being answered.
         event_loop: for a thread with an event loop to answer or to end.
@@ -208,7 +207,6 @@ class Timing:
     tensorboard: float = 5.0
     tensorboard_task: float = 30.0
     coordinator: float = 2.0
-    coordinator_restarts: float = 120.0
     lingering: float = 1.0
     last_requests: float = 0.2
     event_loop: float = 10.0

@@ -45,12 +45,3 @@ def test_a_page_holds_a_mebibyte_at_most_but_always_something():
         assert len(page.pieces) == 1
         position, pages = page.position, pages + 1
     assert pages == 3
-
-
-def test_a_log_that_another_process_has_begun_goes_on_behind_it():
-    log = OutputLog(100, begin=1000)
-    assert log.since(7) is None
-    log.add(OutputPiece("node", "stdout", "a\n"))
-    page = log.since(7)
-    assert ([piece.text for piece in page.pieces], page.position, page.lost) == (["a\n"], 1001, 0)
-    assert log.since(page.position) is None

@@ -19,17 +19,7 @@ from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.output_log import OutputPage, OutputPiece
 from tfcollective._control.state.rounds import Bounds, JoinRequest
 from tfcollective._control.state.store import Store
-from tfcollective._control.wire.messages import (
-    Admit,
-    Exited,
-    Join,
-    Joined,
-    NodeLeaves,
-    ReadOutput,
-    Show,
-    Status,
-    path_of,
-)
+from tfcollective._control.wire.messages import Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
 
 
 def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
@@ -95,7 +85,7 @@ def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> 
 
         await join(0)
         for index in (1, 2):
-            await ask(Admit(TaskKey("worker", index), 7))
+            service.admit(TaskKey("worker", index), 7)
         found = await join(1, 0) + await join(2, 1, 0)
         await ask(NodeLeaves((TaskKey("worker", 2),), "its slot is gone", 7))
         return found + await join(1, 0, 2)

@@ -225,18 +225,6 @@ class CoordinatorClient:
         """Says how a task's process ended: for agents."""
         self._call(messages.Exited(record), messages.Nothing)
 
-    def admit(self, task: TaskKey, change: int = 0) -> None:
-        """Says that a task takes part in the job from now on: for launchers. See :class:`messages.Admit`."""
-        self._call(messages.Admit(task, change), messages.Nothing)
-
-    def admit_no_more(self) -> None:
-        """Says that no further task will take part: for launchers."""
-        self._call(messages.AdmitNoMore(), messages.Nothing)
-
-    def follow(self, request: messages.Follow) -> messages.JobNews:
-        """What has become of the job: for launchers."""
-        return self._call(request, messages.JobNews, wait=request.timeout)
-
     def enroll(self, token: str, facts: Mapping[str, object]) -> int:
         """Says that a node is ready for its part of the job, and what it is like; returns its number.
 

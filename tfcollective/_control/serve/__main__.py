@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import socket
 import sys
-from functools import partial
 from pathlib import Path
 
 from tfcollective._base import log
@@ -21,9 +19,7 @@ from tfcollective._base.descriptors import raise_limit
 from tfcollective._base.errors import ConfigError, TfCollectiveError
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective._base.failures import ExitRecord
-from tfcollective._base.processes import is_stopped
 from tfcollective._control.records import JobDirectory, JobRecord
-from tfcollective._control.serve.journal import Journal
 from tfcollective._control.serve.process import CoordinatorAnswer, CoordinatorConfig
 from tfcollective._control.serve.server import CoordinatorServer
 
@@ -42,12 +38,8 @@ def main() -> int:
         return ExitCode.USAGE
     log.configure(config.log_level)
     raise_limit()
-    # It ends when its owner does: until then, ranks that have been asked to stop still report to it.
     try:
-        if config.journal:
-            _serve_with_journal(config)
-        else:
-            _serve(config)
+        _serve(config)
     except TfCollectiveError as error:
         _answer(CoordinatorAnswer(error=str(error)))
         return ExitCode.INTERNAL
@@ -55,33 +47,11 @@ def main() -> int:
 
 
 def _serve(config: CoordinatorConfig) -> None:
-    """For a job without a launcher."""
     signal.signal(signal.SIGTERM, _end)
     with CoordinatorServer(config.options) as server, _recorded(config, server):
         _answer(CoordinatorAnswer(server.endpoint))
         _wait_for_end_of(config.owner)
         server.exited(_end_of_owner(config))
-
-
-def _serve_with_journal(config: CoordinatorConfig) -> None:
-    """For a launcher, which starts another process in this one's place if it ends unasked. A signal that a platform
-    sends to all processes of the job is for the launcher."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    journal = Journal.reopen(Path(config.journal))
-    with (
-        socket.socket(fileno=config.listener) as listener,
-        CoordinatorServer(
-            config.options,
-            journal=journal,
-            life=config.life,
-            paused=partial(is_stopped, config.owner),
-            listener=listener,
-        ) as server,
-    ):
-        _answer(CoordinatorAnswer(server.endpoint))
-        _wait_for_end_of(config.owner, may_ask=True)
-        journal.remove()
 
 
 def _end(number: int, frame: object) -> None:
@@ -109,8 +79,8 @@ def _answer(answer: CoordinatorAnswer) -> None:
     os.write(int(sys.argv[1]), encode_line(answer))
 
 
-def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:
-    """Returns when our parent, the owner, has ended, or, if it ``may_ask`` us to end, when it does so on our stdin.
+def _wait_for_end_of(owner: int) -> None:
+    """Returns when our parent, the owner, has ended.
 
     A descriptor of the process says so at once. Kernels before 5.3 have none; there we look twice a second. (The end of
     a pipe would not do: a fork of the owner, a data loader say, holds its other end, too. Neither would the kernel's
@@ -123,14 +93,8 @@ def _wait_for_end_of(owner: int, *, may_ask: bool = False) -> None:
     with selectors.DefaultSelector() as selector:
         if descriptor >= 0:
             selector.register(descriptor, selectors.EVENT_READ)
-        if may_ask:
-            selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         while os.getppid() == owner:
-            ready = [key.fd for key, _ in selector.select(_POLL_S if descriptor < 0 else None)]
-            if may_ask and sys.stdin.fileno() in ready:
-                if os.read(sys.stdin.fileno(), _MAX_LINE_BYTES):
-                    return
-                selector.unregister(sys.stdin.fileno())
+            selector.select(_POLL_S if descriptor < 0 else None)
     _LOG.info("coordinator: process %d has ended", owner)
 
 

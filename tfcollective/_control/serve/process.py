@@ -1,7 +1,6 @@
-"""A coordinator in a process of its own: how it is started.
+"""A coordinator in a process of its own, for jobs without a launcher: how it is started.
 
-It ends when the process that started it ends, however that ends. For jobs without a launcher that is rank 0, whose
-``init()`` starts it; for elastic jobs the launcher (:mod:`tfcollective._control.serve.watched`). The other half is
+It ends when the process that started it ends, however that ends: rank 0, whose ``init()`` starts it. The other half is
 ``python -m tfcollective._control.serve``.
 """
 
@@ -29,10 +28,6 @@ from tfcollective._control.wire.protocol import ServerOptions
 _MAX_LINE_BYTES = 1 << 16
 
 
-class CannotServeError(CoordinatorError):
-    """The coordinator's process says why it cannot serve the job: another one could not, either."""
-
-
 @dataclass(frozen=True)
 class CoordinatorConfig:
     """What the process gets: one line of JSON on its stdin, never in argv.
@@ -41,21 +36,15 @@ class CoordinatorConfig:
         options: the coordinator's.
         owner: the process to end with.
         log_level: what it logs.
-        runtime_dir: where to leave a record for ``tfcollective status``; empty: nowhere.
+        runtime_dir: where to leave a record for ``tfcollective status``.
         command: what the job runs, for people.
-        journal: the file, which exists, where it writes what has changed; empty: it is not started again.
-        life: how often another process has served this job before.
-        listener: the descriptor of the socket to listen on, which it has inherited; -1: it binds one itself.
     """
 
     options: ServerOptions
     owner: int
     log_level: str
-    runtime_dir: str = ""
-    command: tuple[str, ...] = ()
-    journal: str = ""
-    life: int = 0
-    listener: int = -1
+    runtime_dir: str
+    command: tuple[str, ...]
 
     @classmethod
     def of_this_process(cls, options: ServerOptions, settings: Settings) -> CoordinatorConfig:
@@ -82,7 +71,7 @@ class CoordinatorProcess:
     @classmethod
     def start(cls, config: CoordinatorConfig, environ: Mapping[str, str]) -> CoordinatorProcess:
         """Starts it and waits until it listens. Raises CoordinatorError that says why it does not."""
-        child = spawn(config, environ)
+        child = spawn(environ)
         try:
             return cls(child.process, introduce(child, config))
         except BaseException:
@@ -127,29 +116,23 @@ class Child:
                 pipe.close()
 
 
-def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | None = None) -> Child:
+def spawn(environ: Mapping[str, str]) -> Child:
     """A child that waits for its configuration (:func:`introduce`). It finds modules where this process does, whatever
-    has been done to ``sys.path``. Raises CoordinatorError when it cannot be started.
-
-    One with a journal that is stopped when the calling thread ends, the one that watches it, goes on then: it sees the
-    end of the launcher, and removes the journal.
-    """
+    has been done to ``sys.path``. Raises CoordinatorError when it cannot be started."""
     places = [place for place in sys.path if isinstance(place, str) and place]
-    program = program_of("tfcollective._control.serve.__main__", resumed_at_end=bool(config.journal))
     with contextlib.ExitStack() as failed:
         try:
             ours, its = os.pipe()
             answer = failed.enter_context(os.fdopen(ours, "rb", buffering=0))
             with os.fdopen(its, "wb", buffering=0):
                 process = subprocess.Popen(
-                    [sys.executable, *program, str(its)],
+                    [sys.executable, *program_of("tfcollective._control.serve.__main__"), str(its)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
-                    stderr=stderr,
                     env={**environ, "PYTHONPATH": os.pathsep.join(places)},
                     bufsize=0,
                     start_new_session=True,  # a Ctrl-C at the terminal is for the ranks: they still have to leave
-                    pass_fds=(its,) if config.listener < 0 else (its, config.listener),
+                    pass_fds=(its,),
                 )
         except OSError as error:
             raise CoordinatorError(f"cannot start the coordinator: {error}") from error
@@ -158,8 +141,7 @@ def spawn(config: CoordinatorConfig, environ: Mapping[str, str], stderr: int | N
 
 
 def introduce(child: Child, config: CoordinatorConfig, timing: Timing = TIMING) -> Endpoint:
-    """Tells the child what to do; where it listens. Raises CannotServeError where it says that it cannot serve the
-    job, CoordinatorError where it says nothing."""
+    """Tells the child what to do; where it listens. Raises CoordinatorError with the reason if it does not."""
     process = child.process
     assert process.stdin is not None
     # The others wait as long for rank 0.
@@ -175,7 +157,7 @@ def introduce(child: Child, config: CoordinatorConfig, timing: Timing = TIMING) 
             f"the coordinator's process (pid {process.pid}) {_fate(process, timeout, timing)}"
         ) from error
     if answer.endpoint is None:
-        raise CannotServeError(answer.error)
+        raise CoordinatorError(answer.error)
     return answer.endpoint
 
 

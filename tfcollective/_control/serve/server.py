@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -24,14 +23,13 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, is_loopback
 from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter, abort
 from tfcollective._control.serve.door import Door
-from tfcollective._control.serve.job import JobView
-from tfcollective._control.serve.journal import Journal
+from tfcollective._control.serve.job import JobEvent, JobView
 from tfcollective._control.serve.service import JobService
 from tfcollective._control.state import blobs
 from tfcollective._control.state.membership import Membership, Refusal
 from tfcollective._control.state.store import Store
 from tfcollective._control.wire.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
-from tfcollective._control.wire.messages import JobEvent, Refused
+from tfcollective._control.wire.messages import Refused
 from tfcollective._control.wire.protocol import BACKLOG, ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective._control.wire.refusals import RefusalLog
 
@@ -54,9 +52,6 @@ class CoordinatorServer:
 
     ``on_event`` is called with each :class:`JobEvent`, once and in order, on the coordinator's thread: it must not
     block.
-
-    ``journal``, ``life`` and ``paused`` are for a coordinator whose death the job survives: see :class:`JobService`.
-    ``listener`` is the socket to listen on, which its owner has bound; it stays open.
     """
 
     def __init__(
@@ -64,12 +59,7 @@ class CoordinatorServer:
         options: ServerOptions,
         clock: Clock = SYSTEM_CLOCK,
         on_event: Callable[[JobEvent], None] = lambda event: None,
-        journal: Journal | None = None,
-        life: int = 0,
-        paused: Callable[[], bool] = lambda: False,
-        listener: socket.socket | None = None,
     ) -> None:
-        self._listener = listener
         self._options = options
         membership = Membership(
             options.tasks,
@@ -86,9 +76,6 @@ class CoordinatorServer:
             clock,
             options.silence_limit,
             on_event,
-            journal,
-            life,
-            paused,
         )
         self._certificate: Certificate | None = None
         self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
@@ -151,34 +138,12 @@ class CoordinatorServer:
         self._on_thread(_call(self._service.exited, record))
 
     def admit(self, task: TaskKey, change: int = 0) -> None:
-        """A task takes part in the job from now on."""
+        """A task takes part in the job from now on; ``change``: see :meth:`Rounds.admit`."""
         self._on_thread(_call(self._service.admit, task, change))
 
     def admit_no_more(self) -> None:
         """No further task will take part: ranks that are too few need not wait for one."""
         self._on_thread(_call(self._service.admit_no_more))
-
-    def look(self) -> JobView:
-        """See :class:`~tfcollective._control.serve.owner.Coordinator`."""
-        return self.view()
-
-    def wait(self) -> None:
-        """See :class:`~tfcollective._control.serve.owner.Coordinator`: it has been started."""
-
-    @property
-    def pid(self) -> int:
-        """See :class:`~tfcollective._control.serve.owner.Coordinator`."""
-        return 0
-
-    @property
-    def failure(self) -> str | None:
-        """See :class:`~tfcollective._control.serve.owner.Coordinator`: one on a thread ends with its process."""
-        return None
-
-    @property
-    def restarts(self) -> int:
-        """See :class:`~tfcollective._control.serve.owner.Coordinator`."""
-        return 0
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
@@ -214,8 +179,7 @@ class CoordinatorServer:
             logger=self._refusals.as_logger(),
         )
         self._certificate = _certificate_for(self._options)
-        listener = self._options.listen() if self._listener is None else self._listener.dup()
-        self._server = await loop.create_server(self._admit, sock=listener, backlog=BACKLOG)
+        self._server = await loop.create_server(self._admit, sock=self._options.listen(), backlog=BACKLOG)
         self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(str(host), int(port))

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -16,10 +16,9 @@ from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import World
-from tfcollective._control.serve.job import Forsake, JobState, JobView, Resume
-from tfcollective._control.serve.journal import Journal
+from tfcollective._control.serve.job import JobEvent, JobState, JobView
 from tfcollective._control.serve.wakeups import Wakeups
-from tfcollective._control.state.membership import LeaveRequest, Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective._control.state.membership import LeaveRequest, Membership, RendezvousFailure, TaskView
 from tfcollective._control.state.output_log import OutputLog, OutputPage
 from tfcollective._control.state.rounds import NO_LIMIT, JoinRequest
 from tfcollective._control.state.store import Store
@@ -28,12 +27,9 @@ from tfcollective._control.wire.protocol import end_key, node_name
 
 _T = TypeVar("_T")
 _MAX_OUTPUT_BYTES = 16 << 20
-_OUTPUT_OF_A_LIFE = 1 << 32  # more pieces than a process can have
 _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
 # What requests wait for; besides, (_STORE, key) for a value and a Presence for the silence of a process.
-_TIME, _ROUND, _ENDS, _OUTPUT, _STORE = "time", "round", "ends", "output", "store"
-_CHANGES, _NODES = "changes", "nodes"
-_MAX_NEWS_BYTES, _VIEW_BYTES, _NAME_BYTES, _MAX_EVENTS = 1 << 20, 600, 40, 16
+_TIME, _ROUND, _ENDS, _OUTPUT, _STORE, _NODES = "time", "round", "ends", "output", "store", "nodes"
 
 
 class JobService:
@@ -48,10 +44,7 @@ class JobService:
         store: its values.
         clock: the time.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        on_event: called with each :class:`~tfcollective._control.wire.messages.JobEvent`, in order; must not block.
-        journal: where changes are written; None: nowhere.
-        life: how often another process has served this job before: what stands in the journal is done again.
-        paused: whether the launcher, which would act on what happens, is stopped: that time ends no wait of a round.
+        on_event: called with each :class:`~tfcollective._control.serve.job.JobEvent`, in order; must not block.
     """
 
     def __init__(
@@ -61,21 +54,9 @@ class JobService:
         store: Store,
         clock: Clock,
         silence_limit: float = math.inf,
-        on_event: Callable[[messages.JobEvent], None] = lambda event: None,
-        journal: Journal | None = None,
-        life: int = 0,
-        paused: Callable[[], bool] = lambda: False,
+        on_event: Callable[[JobEvent], None] = lambda event: None,
     ) -> None:
-        self._state = JobState(membership, store, None if journal is None else journal.write)
-        if journal is not None and life:
-            self._state.repeat(journal.read())
-            self._state.make(Resume(), clock.monotonic())
-        self._life = life
-        self._paused = paused
-        self._handed_on = len(self._state.events)
-        # By those that follow the job, by task or generation: at which look.
-        self._seen: dict[TaskKey | int, tuple[int, TaskView | WorldChange]] = {}
-        self._looks = 0
+        self._state = JobState(membership, store)
         self._on_event = on_event
         self._job_id = job_id
         self._membership = membership
@@ -90,7 +71,7 @@ class JobService:
         self._joining: dict[TaskKey, tuple[JoinRequest, Callable[[], bool]]] = {}
         self._closing = False
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
-        self._output = OutputLog(_MAX_OUTPUT_BYTES, life * _OUTPUT_OF_A_LIFE)
+        self._output = OutputLog(_MAX_OUTPUT_BYTES)
         self._gathers_output = False
         kinds: Mapping[type, Callable[[Any], Awaitable[object]]] = {
             messages.Join: self._join,
@@ -114,9 +95,6 @@ class JobService:
             messages.Remove: self._remove,
             messages.Show: self._show,
             messages.ReadOutput: self._read_output,
-            messages.Admit: self._admit,
-            messages.AdmitNoMore: self._admit_no_more,
-            messages.Follow: self._follow,
         }
         self._handlers = {messages.path_of(kind): (kind, handler) for kind, handler in kinds.items()}
 
@@ -147,7 +125,7 @@ class JobService:
         if (earlier.node, earlier.pid) != (request.node, request.pid):
             if was_connected():
                 return  # two processes have the same task
-            self._make(Forsake(task))
+            self._membership.forsake(task)
         self._joining[task] = request, connected
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
@@ -162,11 +140,12 @@ class JobService:
 
     def admit(self, task: TaskKey, change: int = 0) -> None:
         """See :meth:`Membership.admit`."""
-        self._make(messages.Admit(task, change))
+        self._membership.admit(task, change)
 
     def admit_no_more(self) -> None:
         """See :meth:`Membership.admit_no_more`."""
-        self._make(messages.AdmitNoMore(), _ROUND, _TIME)
+        self._state.admit_no_more(self._clock.monotonic())
+        self._tell(_ROUND, _TIME)
 
     def put(self, key: str, value: object) -> int:
         """Stores a value for the tasks; returns its version."""
@@ -180,19 +159,16 @@ class JobService:
     def _make(self, what: object, *topics: Hashable) -> Any:
         """Makes a change, and wakes those that wait for it or for one of the topics."""
         made = self._state.make(what, self._clock.monotonic())
-        self._wakeups.wake(*topics)
-        self._tell()
+        self._tell(*topics)
         return made
 
-    def _tell(self) -> None:
-        """Something may have changed: those that it concerns hear of it."""
-        self._wakeups.wake(_CHANGES, *((_STORE, key) for key in self._state.take_touched()))
+    def _tell(self, *topics: Hashable) -> None:
+        """Something may have changed: those that it concerns hear of it, and those that wait for one of the topics."""
+        self._wakeups.wake(*topics, *((_STORE, key) for key in self._state.take_touched()))
         for number in self._state.take_forgotten():
             self._liveness.forget(node_name(number))
             self._never_heard.discard(node_name(number))
-        news = self._state.events[self._handed_on :]
-        self._handed_on += len(news)
-        for event in news:
+        for event in self._state.take_events():
             self._on_event(event)
 
     # ---- time ------------------------------------------------------------------------------------------------------
@@ -202,8 +178,6 @@ class JobService:
         while not self._closing:
             await self._wakeups.wait((_TIME,), self._until_due())
             now = self._clock.monotonic()
-            if self._paused():
-                self._membership.pause(now)
             before = (self._membership.failure, self._membership.world)
             self._state.expire(now)
             if (self._membership.failure, self._membership.world) != before:
@@ -275,10 +249,8 @@ class JobService:
         return messages.Nothing()
 
     def _heartbeat(self, beat: messages.Beat) -> None:
-        changes = self._state.changes
         self._state.hear(beat, self._clock.monotonic())
-        if self._state.changes != changes:
-            self._tell()
+        self._tell()
 
     async def _alive(self, message: messages.Alive) -> messages.Nothing:
         self._liveness.heard(message.name, self._clock.monotonic())
@@ -291,15 +263,6 @@ class JobService:
         self, message: messages.Leave | messages.NodeLeaves | messages.Done | messages.Failing
     ) -> messages.Nothing:
         self._make(message, _ROUND, _TIME)
-        return messages.Nothing()
-
-    async def _admit(self, message: messages.Admit) -> messages.Nothing:
-        self.admit(message.task, message.change)
-        return messages.Nothing()
-
-    async def _admit_no_more(self, message: messages.AdmitNoMore) -> messages.Nothing:
-        del message
-        self.admit_no_more()
         return messages.Nothing()
 
     async def _find_lost(self, message: messages.FindLost) -> messages.Lost:
@@ -397,52 +360,6 @@ class JobService:
         page = await self._until(lambda: self._output.since(position), message.timeout, _OUTPUT)
         return page or OutputPage((), position, 0)
 
-    async def _follow(self, message: messages.Follow) -> messages.JobNews:
-        def changed() -> bool | None:
-            return (self._life, self._state.changes) != (message.life, message.changes) or None
-
-        await self._until(changed, message.timeout, _CHANGES)
-        return self._news(message)
-
-    def _news(self, known: messages.Follow) -> messages.JobNews:
-        """What one does not know yet that has these marks."""
-        same = known.life == self._life
-        for view in (*self._membership.views, *self._membership.side_views):
-            if (seen := self._seen.get(view.task)) is None or seen[1] is not view:
-                self._looks += 1
-                self._seen[view.task] = self._looks, view
-        for change in self._membership.changes:
-            if (seen := self._seen.get(change.generation)) is None or seen[1] != change:
-                self._looks += 1
-                self._seen[change.generation] = self._looks, change
-        after = known.look if same else 0
-        unseen = sorted((one for one in self._seen.values() if one[0] > after), key=lambda one: one[0])
-        shown = unseen[: _at_once([one for _, one in unseen])]
-        events = self._state.events[known.position : known.position + _MAX_EVENTS]
-        return messages.JobNews(
-            self._life,
-            shown[-1][0] if shown else after,
-            self._state.changes,
-            tuple(events),
-            tuple(one for _, one in shown if isinstance(one, TaskView)),
-            tuple(one for _, one in shown if isinstance(one, WorldChange)),
-            None if same and known.changes == self._state.changes else self._facts(),
-            len(shown) < len(unseen) or known.position + len(events) < len(self._state.events),
-        )
-
-    def _facts(self) -> messages.JobFacts:
-        view = self.view()
-        return messages.JobFacts(
-            view.failure,
-            view.initialised,
-            view.generation,
-            tuple(view.durations.items()),
-            view.members,
-            tuple(view.leavers.items()),
-            tuple(view.done),
-            view.trained,
-        )
-
     async def _read_clock(self, message: messages.ReadClock) -> messages.Time:
         del message
         return messages.Time(int(self._clock.monotonic() * 1e9))
@@ -492,26 +409,6 @@ def _joined(outcome: World | RendezvousFailure) -> messages.Joined:
     if isinstance(outcome, World):
         return messages.Joined(messages.pack_world(outcome))
     return messages.Joined(failure=outcome.message, missing=outcome.missing, over=outcome.over)
-
-
-def _at_once(values: Sequence[TaskView | WorldChange]) -> int:
-    """How many of these go into one answer."""
-    size = 0
-    for number, value in enumerate(values):
-        size += _bytes_of(value)
-        if size > _MAX_NEWS_BYTES and number:
-            return number
-    return len(values)
-
-
-def _bytes_of(value: TaskView | WorldChange) -> int:
-    """About: what a process says of its end may be long, and so may the names of those that a world has lost."""
-    if isinstance(value, WorldChange):
-        return _VIEW_BYTES + len(value.cause) + _NAME_BYTES * (len(value.lost) + len(value.joined))
-    if value.exit is None:
-        return _VIEW_BYTES
-    traceback = value.exit.exception.traceback if value.exit.exception else ""
-    return _VIEW_BYTES + sum(map(len, value.exit.stderr_tail)) + len(traceback)
 
 
 def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ and the reason why there is no next world: a :class:`RendezvousFailure` that all
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -145,26 +145,6 @@ class _Due:
     at: float
     why: str
     stopped: float
-
-
-@dataclass(frozen=True)
-class Silence:
-    """Tasks that have given no sign of life for too long.
-
-    Attributes:
-        waiting: newcomers that have joined and are not to be taken in before they give one.
-        new: newcomers that have just been taken in, and for how many seconds each has been silent.
-        members: the same of the members of the world, and of those that are to become some, for a longer time.
-    """
-
-    waiting: tuple[TaskKey, ...] = ()
-    new: tuple[tuple[TaskKey, float], ...] = ()
-    members: tuple[tuple[TaskKey, float], ...] = ()
-
-    @property
-    def of_world(self) -> Mapping[TaskKey, float]:
-        """Those that the others of the world may wait for, and for how many seconds each has been silent."""
-        return {**dict(self.new), **dict(self.members)}
 
 
 def _joined_already(view: TaskView, request: JoinRequest) -> str:
@@ -406,13 +386,12 @@ class Membership:
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
-    ) -> bool:
+    ) -> None:
         """A sign of life, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
-        that was given before the newest one changes nothing: it has come by a longer way. Returns whether it has
-        changed more than what is known of the task's life."""
+        that was given before the newest one changes nothing: it has come by a longer way."""
         view = self._known(task)
         if said < view.said:
-            return False
+            return
         # A member of the world runs when the world has formed, an auxiliary task as soon as it says anything.
         state = TaskState.RUNNING if view.rank == NO_RANK and not view.ended else view.state
         # The commonest request: replace() and a key that is equal but not the same would double its cost.
@@ -421,41 +400,35 @@ class Membership:
         views[task] = TaskView(task, view.rank, state, view.node, view.pid, now, activity, info, said, *kept)
         if task in self._liveness or (task in self._later and not view.ended):
             self._liveness.heard(task, now)
-        changed = state is not view.state or view.ended  # nothing says it again
         if self._overdue:
-            changed |= self._has_come(task)
+            self._has_come(task)
         if task in self._newcomers:
-            changed |= self._hear_newcomer(task, info, now)
+            self._hear_newcomer(task, info, now)
         if self._changes and "change" in info:
-            changed |= self._note_phases(info["change"])
-        return changed
+            self._note_phases(info["change"])
 
-    def _hear_newcomer(self, task: TaskKey, info: Mapping[str, object], now: float) -> bool:
+    def _hear_newcomer(self, task: TaskKey, info: Mapping[str, object], now: float) -> None:
         self._newcomers.heard(task, now)
         said = info.get("change")
         has_state = isinstance(said, Mapping) and "sync" in said  # it trains, and may be the only one with the state
-        settled = task in self._members and (has_state or now - self._formed >= TIMING.relay)
-        if settled:
+        if task in self._members and (has_state or now - self._formed >= TIMING.relay):
             self._newcomers.forget(task)  # it has said so since: now it is a member like others
         request = self._withdrawn.pop(task, None)
         if request is not None:
             self._rounds.join(request, now)
             self._note_round(now)
-        return settled or request is not None
 
-    def _note_phases(self, said: object) -> bool:
-        """What a rank says of its way into a world; the slowest counts. Returns whether it is news."""
+    def _note_phases(self, said: object) -> None:
+        """What a rank says of its way into a world; the slowest counts."""
         generation = said.get("generation") if isinstance(said, Mapping) else None
         if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
-            return False
-        before = self._after.get(generation, {})
-        known = dict(before)  # a new one: those that follow the job compare it with what they were told
+            return
+        known = dict(self._after.get(generation, {}))  # a new one: views of the job hold the one before
         for name in PHASES_AFTER:
             seconds = said.get(name)
             if isinstance(seconds, int | float):
                 known[name] = max(float(seconds), known.get(name, 0.0))
         self._after[generation] = known
-        return known != before
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world, and the newcomers that have called ``init()``, that have given no heartbeat for
@@ -465,37 +438,22 @@ class Membership:
         newcomer is found earlier (:attr:`Timing.newcomer_silent`): the others wait for it while they connect. One that
         still waits is not taken in before it gives a sign of life.
         """
-        silence = self.look_for_silent(now, limit)
-        self.note_silent(silence, now)
-        return silence.of_world
-
-    def look_for_silent(self, now: float, limit: float) -> Silence:
-        """What :meth:`find_silent` would find; changes nothing but the time."""
         late = self._newcomers.silent(TIMING.newcomer_silent, now)
-        waiting = [task for task in late if task not in self._members and self._rounds.is_waiting(task)]
-        # Nothing waits for one that is alone, and without it no rank has the state.
-        others = (
-            any(task not in late and self._rounds.absence(task) is None for task in self._members) if late else False
-        )
-        new = [task for task in late if task in self._members] if others else []
-        return Silence(
-            tuple(waiting), self._silent_for(new, now), self._silent_for(self._liveness.silent(limit, now), now)
-        )
-
-    def _silent_for(self, tasks: Sequence[TaskKey], now: float) -> tuple[tuple[TaskKey, float], ...]:
-        heard = [(task, self._views[task].last_heartbeat) for task in tasks]
-        return tuple((task, now - at) for task, at in heard if at is not None)
-
-    def note_silent(self, silence: Silence, now: float) -> None:
-        """What follows for the rounds from a silence that :meth:`look_for_silent` has found."""
-        for task in silence.waiting:
+        for task in late:
             request = self._rounds.withdraw(task)
             if request is not None:
                 self._withdrawn[task] = request
-        for task, _ in silence.new:
+        new = [task for task in late if task in self._members]
+        # Nothing waits for one that is alone, and without it no rank has the state.
+        if not new or all(task in late or self._rounds.absence(task) is not None for task in self._members):
+            new = []
+        for task in new:
             self._newcomers.forget(task)
-        for task, _ in silence.members:
+        members = self._liveness.silent(limit, now)
+        for task in members:
             self._liveness.heard(task, now)
+        heard = {task: self._views[task].last_heartbeat for task in (*new, *members)}
+        return {task: now - at for task, at in heard.items() if at is not None}
 
     def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float, change: int = 0) -> None:
         """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
@@ -631,59 +589,16 @@ class Membership:
             gone[task] = self._overdue.pop(task).why
         return gone
 
-    # ---- for a process that goes on where another one has ended -----------------------------------------------------
-
-    def view_of(self, task: TaskKey) -> TaskView | None:
-        """What is known of this task; None if the job has none of this name."""
-        return self._views.get(task) or self._side_views.get(task)
-
-    @property
-    def stopped(self) -> float:
-        """See :attr:`Rounds.stopped`."""
-        return self._rounds.stopped
-
-    @property
-    def mark(self) -> Hashable:
-        """Differs after each call that has changed more than the time and what is known of a task's life."""
-        return self._rounds.mark, self._disturbed, self._first_came, self._failure, self._over, len(self._overdue)
-
-    def count_from(self, now: float, stopped: float) -> None:
-        """See :meth:`Rounds.count_from`."""
-        self._rounds.count_from(now, stopped)
-
-    def pause(self, now: float) -> None:
-        """The time since the newest call ends no wait of a round: none could have acted in it."""
-        self._rounds.pause(now)
-
-    def recall(self, task: TaskKey, activity: str, info: Mapping[str, object], said: float, heard: float) -> None:
-        """What this task said last, and when that was heard. No news."""
-        self._keep(replace(self._known(task), activity=activity, info=info, said=said, last_heartbeat=heard))
-
-    def resume(self, now: float) -> None:
-        """No process has listened for a while, until ``now``: all that should be alive count as heard, and no wait has
-        gone on meanwhile."""
-        self._rounds.pause(now)
-        for task in [one for one in self._views if one in self._liveness]:
-            self._liveness.heard(task, now)
-            self._keep(replace(self._views[task], last_heartbeat=now))
-        for task in [one for one in self._views if one in self._newcomers]:
-            self._newcomers.heard(task, now)
-            self._keep(replace(self._views[task], last_heartbeat=now))
-        stopped = self._rounds.stopped
-        self._overdue = {
-            task: _Due(max(self._end_of(due), now + TIMING.settle), due.why, stopped)
-            for task, due in self._overdue.items()
-        }
-
     def _set_due(self, task: TaskKey, now: float, seconds: float, why: str) -> None:
         self._overdue[task] = _Due(now + seconds, f"{why.format(seconds)}, and was killed", self._rounds.stopped)
 
     def _end_of(self, due: _Due) -> float:
         return due.at + self._rounds.stopped - due.stopped
 
-    def _has_come(self, task: TaskKey) -> bool:
-        """Notes that a process has called ``init()``; returns whether that was awaited."""
-        return task not in self._failing and self._overdue.pop(task, None) is not None
+    def _has_come(self, task: TaskKey) -> None:
+        """Notes that a process has called ``init()``."""
+        if task not in self._failing:
+            self._overdue.pop(task, None)
 
     def _known(self, task: TaskKey) -> TaskView:
         view = self._views.get(task) or self._side_views.get(task)

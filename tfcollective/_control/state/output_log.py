@@ -27,17 +27,13 @@ class OutputPage:
 
 
 class OutputLog:
-    """Keeps the newest pieces, ``max_bytes`` of them together. Not thread-safe.
+    """Keeps the newest pieces, ``max_bytes`` of them together. Not thread-safe."""
 
-    The first one has the number ``begin``: above all that a process has given which served the same readers before.
-    """
-
-    def __init__(self, max_bytes: int, begin: int = 0) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._begin = begin
         self._pieces: deque[OutputPiece] = deque()
         self._used = 0
-        self._end = begin
+        self._end = 0
 
     def add(self, piece: OutputPiece) -> None:
         """Appends a piece; the oldest ones make room for it."""
@@ -49,7 +45,6 @@ class OutputLog:
 
     def since(self, position: int) -> OutputPage | None:
         """What a reader who has read up to ``position`` has not seen, a page at a time; None if there is nothing."""
-        position = max(position, self._begin)
         first = self._end - len(self._pieces)
         if position >= self._end:
             return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -384,23 +384,6 @@ class Rounds:
     def stopped(self) -> float:
         """How much of the time (s) until the newest call does not count."""
         return self._stopped
-
-    def count_from(self, now: float, stopped: float) -> None:
-        """Time counts on from ``now``, by when ``stopped`` seconds did not count: as in the process that wrote so
-        down."""
-        self._seen, self._stopped = now, stopped
-
-    def pause(self, now: float) -> None:
-        """The time since the newest call does not count."""
-        self._stopped += max(0.0, now - self._seen)
-        self._seen = now
-
-    @property
-    def mark(self) -> Hashable:
-        """Differs after each call that has changed more than the time."""
-        sizes = len(self._waiting), len(self._required), len(self._suspected), len(self._absent), len(self._done)
-        counts = self._generation, self._staying, self._joiners, self._bundles.held
-        return self._failed, self._began, self._short_since, self._admits, sizes, counts
 
     def _counted(self, now: float) -> float:
         """The time without that in which this process was stopped."""

@@ -15,7 +15,6 @@ from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import World
 from tfcollective._control.state.enrolments import EnrolledNode
-from tfcollective._control.state.membership import RendezvousFailure, TaskView, WorldChange
 from tfcollective._control.state.output_log import OutputPiece
 from tfcollective._control.state.rounds import JoinRequest
 from tfcollective._control.state.store import Entry
@@ -316,102 +315,6 @@ class ReadOutput:
 
     position: int
     timeout: NotNegative
-
-
-# ---- from the launcher, where the coordinator is a process of its own -----------------------------------------------
-
-
-@dataclass(frozen=True)
-class Admit:
-    """A task takes part in the job from now on. Asked again, it changes nothing. ``change``: the number of the
-    launcher's decision to start it, and others; 0: it is the only one."""
-
-    task: TaskKey
-    change: int = 0
-
-
-@dataclass(frozen=True)
-class AdmitNoMore:
-    """No further task will take part."""
-
-
-@dataclass(frozen=True)
-class Follow:
-    """What has become of the job since the answer with these marks? Answered when something has changed, or after
-    ``timeout`` seconds.
-
-    Attributes:
-        life: of the answer; see :class:`JobNews`.
-        look: the same.
-        changes: the same.
-        position: how many events are known.
-        timeout: in seconds.
-    """
-
-    life: int
-    look: int
-    changes: int
-    position: int
-    timeout: NotNegative
-
-
-@dataclass(frozen=True)
-class JobEvent:
-    """One thing that a launcher has to act on.
-
-    Attributes:
-        exited: how a task's process has ended.
-        dropped: a member that takes part no longer though its process may live, and why.
-        silent: a task that gives no sign of life, and for how many seconds it has given none; again each time that
-            the limit has passed once more.
-        trained: whether rank 0's process has ended.
-    """
-
-    exited: ExitRecord | None = None
-    dropped: tuple[TaskKey, str] | None = None
-    silent: tuple[TaskKey, float] | None = None
-    trained: bool = False
-
-
-@dataclass(frozen=True)
-class JobFacts:
-    """What :class:`~tfcollective._control.serve.job.JobView` says besides the tasks and the changes of the world,
-    of which there are ever more; mappings are lists of pairs."""
-
-    failure: RendezvousFailure | None
-    initialised: bool
-    generation: int
-    durations: tuple[tuple[TaskKey, float], ...]
-    members: tuple[TaskKey, ...]
-    leavers: tuple[tuple[TaskKey, str], ...]
-    done: tuple[TaskKey, ...]
-    trained: bool
-
-
-@dataclass(frozen=True)
-class JobNews:
-    """What has become of a job.
-
-    Attributes:
-        life: which process of the coordinator says so: the first one, or the n-th that was started after it. The marks
-            of one say nothing to another.
-        look: marks which tasks, and which changes of the world, have been seen.
-        changes: how much has changed so far.
-        events: those after the known ones, in order.
-        tasks: those of which something else is known than was; auxiliary ones, too.
-        worlds: the same of the changes of the world.
-        facts: where something has changed.
-        more: whether there is more to be had at once: an answer has a limit.
-    """
-
-    life: int
-    look: int
-    changes: int
-    events: tuple[JobEvent, ...] = ()
-    tasks: tuple[TaskView, ...] = ()
-    worlds: tuple[WorldChange, ...] = ()
-    facts: JobFacts | None = None
-    more: bool = False
 
 
 def path_of(kind: type) -> str:

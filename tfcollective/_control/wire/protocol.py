@@ -105,8 +105,7 @@ def orders_key(number: int) -> str:
 
 def item_key(key: str, number: int) -> str:
     """Returns the key of item `number` (from 0) of an :class:`~tfcollective._control.client.channel.OrderQueue`: one
-    key each, since a list of all would be sent, and written into the coordinator's journal, again with each item,
-    until it is too long for a message."""
+    key each, since a list of all would be sent again with each item, until it is too long for a message."""
     return f"{key}/{number}"
 
 

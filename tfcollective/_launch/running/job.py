@@ -28,10 +28,9 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Placement
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.gloo_store import GlooStoreServer
-from tfcollective._control.serve.job import JobView
+from tfcollective._control.serve.job import JobEvent, JobView
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.state.membership import TaskState, TaskView
-from tfcollective._control.wire.messages import JobEvent
 from tfcollective._control.wire.protocol import MODULES, ServerOptions, read_published
 from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
@@ -237,7 +236,7 @@ class Job:
         return tuple(filter(None, named.decode().split(",")))
 
     def admit(self, worker: WorkerPlan, send: Callable[[Command], None], change: int = 0) -> None:
-        """One more process takes part, whose agent gets orders by ``send``; ``change``: see :class:`messages.Admit`."""
+        """One more process takes part, whose agent gets orders by ``send``; ``change``: see :meth:`Rounds.admit`."""
         self._coordinator.admit(worker.task, change)
         self._places[str(worker.task)] = worker.place
         self._killer.add([worker.task], send)
