@@ -10,11 +10,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from launching import Run, until
+from launching import Run, environment_of, until
 from time_limits import within
 
 import tfcollective
 from tfcollective import elastic
+from tfcollective._base.timing import TIMING
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.kill]
 
@@ -266,6 +267,25 @@ def test_a_stopped_rank_is_given_up_before_the_others_fail(tmp_path):
     assert check(ends)[20] < 3
     assert 1 not in ends
     assert re.search(r"rank 1 \(worker:1, pid \d+\) gave no sign of life for \d+ s .* while it was stopped", err), err
+
+
+@every_fault
+def test_a_launcher_that_was_stopped_gives_up_only_the_rank_that_was_lost(tmp_path):
+    command = (sys.executable, str(WORKER), str(tmp_path), "60")
+    with Run(("-np", "3", "--min-np", "1", "--", *command), env={"SIZE": "3", "GENERATION": "3"}) as job:
+        until(lambda: (tmp_path / "began").exists(), 60)
+        (victim,) = [one for one in job.workers() if environment_of(one).get("TFCOLLECTIVE_TASK") == "worker:1"]
+        job.signal(signal.SIGSTOP)
+        victim.kill()
+        time.sleep(2 * TIMING.cut_off)  # less than ranks wait for an answer of their coordinator
+        job.signal(signal.SIGCONT)
+        code, _, err = job.finish(90)
+        job.wait_until_gone(5.0)
+    assert code == 0, err
+    ends = {path.name for path in tmp_path.glob("end-*.json")}
+    assert ends == {"end-0.json", "end-2.json", "end-3.json"}, err
+    assert "generation 2: 2 ranks, without worker:1" in err
+    assert "generation 3: 3 ranks, with worker:3" in err
 
 
 @every_fault

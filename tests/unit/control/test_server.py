@@ -1,6 +1,7 @@
 """The server over real sockets: requests of its job's processes, and refusals of unauthenticated peers."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import itertools
 import json
@@ -50,6 +51,20 @@ KEY = new_key()
 
 def serve(size=2, start_timeout=60.0, **options):
     return CoordinatorServer(ServerOptions("job", KEY, workers(size), start_timeout, **options))
+
+
+def test_a_call_of_the_launcher_outlasts_a_stop_of_its_process(monkeypatch):
+    """What it waits for ends at once then, though no time has passed for the coordinator's thread."""
+    stops, result = iter([True]), concurrent.futures.Future.result
+
+    def stopped_once(self, timeout=None):
+        if next(stops, False):
+            raise concurrent.futures.TimeoutError
+        return result(self, timeout)
+
+    with serve() as running:
+        monkeypatch.setattr(concurrent.futures.Future, "result", stopped_once)
+        assert not running.view().initialised
 
 
 @pytest.fixture
