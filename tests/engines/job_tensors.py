@@ -7,7 +7,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-import tfcollective.tensorflow as hvd
+import tfcollective.horovod.tensorflow as hvd
 
 hvd.init(engine=os.environ["EXPECTED_ENGINE"])
 rank, size = hvd.rank(), hvd.size()

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-import tfcollective.tensorflow as tfc
+import tfcollective.horovod.tensorflow as tfc
 
 tfc.init()
 rank, size = tfc.rank(), tfc.size()

@@ -24,6 +24,7 @@ import tfcollective.tensorflow as tfc
 from tfcollective import _runtime as runtime
 from tfcollective import task
 from tfcollective._base.errors import InvalidArgumentError
+from tfcollective.keras.elastic import KerasState
 
 DIRECTORY, STEPS, KIND, VICTIM, AT = (
     Path(sys.argv[1]),
@@ -67,7 +68,7 @@ pair, others = tfc.ProcessSet([0, 1]), tfc.ProcessSet([1, 2])
 if KIND == "sets" and not NEWCOMER:
     tfc.add_process_set(pair)
     tfc.add_process_set(others)
-state = tfc.elastic.TensorFlowKerasState(model, optimizer, step=0, whole_again=0)
+state = KerasState(model, optimizer, step=0, whole_again=0)
 sets_seen: list[object] = []
 
 
@@ -82,7 +83,7 @@ def try_sets() -> object:
     return [summed, pair.ranks, ended]
 
 
-def is_done(state: tfc.elastic.TensorFlowKerasState) -> bool:
+def is_done(state: KerasState) -> bool:
     """All ranks see the same here."""
     return state.step >= STEPS and (not WHOLE or state.whole_again >= 5)
 
@@ -100,7 +101,7 @@ def leave_or_wait() -> None:
 
 
 @tfc.elastic.run
-def train(state: tfc.elastic.TensorFlowKerasState) -> None:
+def train(state: KerasState) -> None:
     if KIND == "sets" and tfc.size() == 2:
         sets_seen.append(try_sets())
     while not is_done(state):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-import tfcollective.tensorflow as tfc
+import tfcollective.horovod.tensorflow as tfc
 from tfcollective._base.errors import InvalidArgumentError
 
 outer = tfc.ProcessSet([2, 0])

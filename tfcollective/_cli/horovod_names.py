@@ -134,8 +134,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "BestModelCheckpoint": ("different", "rank 0 writes; `filepath` may be given when it is made"),
     },
     "keras_elastic": {
-        "run": ("different", "as in `tfcollective.tensorflow.elastic`"),
-        "State": ("different", "as in `tfcollective.tensorflow.elastic`"),
+        "run": ("different", "as in `tfcollective.horovod.tensorflow.elastic`"),
+        "State": ("different", "as in `tfcollective.horovod.tensorflow.elastic`"),
         "KerasState": _KERAS_STATE,
         **_same("CommitStateCallback UpdateBatchStateCallback UpdateEpochStateCallback"),
         "HorovodInternalError": ("same", "in Horovod at `horovod.common.exceptions`"),

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from tfcollective._cli.horovod_names import TABLES
 
 ROOT = "horovod"
-# By the longest prefix: which table a module's names are in, and what to import instead.
-_MODULES = {
-    "horovod.tensorflow": ("tensorflow", "tfcollective.tensorflow"),
-    "horovod.tensorflow.compression": ("tensorflow", "tfcollective.tensorflow._compression"),
-    "horovod.tensorflow.functions": ("tensorflow", "tfcollective.tensorflow"),
-    "horovod.tensorflow.mpi_ops": ("tensorflow", "tfcollective.tensorflow"),
-    "horovod.tensorflow.keras": ("keras", "tfcollective.tensorflow.keras"),
-    "horovod.tensorflow.keras.callbacks": ("callbacks", "tfcollective.tensorflow.keras.callbacks"),
-    "horovod.tensorflow.elastic": ("elastic", "tfcollective.tensorflow.elastic"),
-    "horovod.tensorflow.keras.elastic": ("keras_elastic", "tfcollective.tensorflow.keras.elastic"),
-    "horovod.common.elastic": ("elastic", "tfcollective.elastic"),
-    "horovod.common.exceptions": ("elastic", "tfcollective.elastic"),
-    "horovod.keras.elastic": ("keras_elastic", "tfcollective.keras.elastic"),
-    "horovod.keras": ("keras", "tfcollective.keras"),
-    "horovod.keras.callbacks": ("callbacks", "tfcollective.keras.callbacks"),
+# The table that has the names of a module. The module to import instead has "tfcollective." before its name.
+_TABLE_OF = {
+    "horovod.tensorflow": "tensorflow",
+    "horovod.tensorflow.compression": "tensorflow",
+    "horovod.tensorflow.functions": "tensorflow",
+    "horovod.tensorflow.mpi_ops": "tensorflow",
+    "horovod.tensorflow.keras": "keras",
+    "horovod.tensorflow.keras.callbacks": "callbacks",
+    "horovod.tensorflow.elastic": "elastic",
+    "horovod.tensorflow.keras.elastic": "keras_elastic",
+    "horovod.common.elastic": "elastic",
+    "horovod.common.exceptions": "elastic",
+    "horovod.keras.elastic": "keras_elastic",
+    "horovod.keras": "keras",
+    "horovod.keras.callbacks": "callbacks",
 }
 _OTHERS = {
     "horovod.run": ("different", "tfcollective.run takes its keyword names, of the elastic ones min_num_proc"),
@@ -77,7 +77,7 @@ def examine(source: str) -> Report:
         aliases[alias] = full
         if (line, module, _instead(module)) not in report.imports:  # of which one line takes several names
             report.imports.append((line, module, _instead(module)))
-        if full not in _MODULES and full != ROOT and _table(full) is not None:
+        if full not in _TABLE_OF and full != ROOT and _table(full) is not None:
             uses.setdefault(full, []).append(line)  # from horovod.tensorflow import allreduce
     for node in ast.walk(tree):
         dotted = _dotted(node)
@@ -98,7 +98,7 @@ def _imported(tree: ast.AST) -> Iterator[tuple[int, str, str, str]]:
         elif isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == ROOT:
             for name in node.names:
                 full = f"{node.module}.{name.name}"
-                module = full if full in _MODULES else str(node.module)
+                module = full if full in _TABLE_OF else str(node.module)
                 yield node.lineno, module, name.asname or name.name, full
 
 
@@ -114,7 +114,7 @@ def _dotted(node: ast.AST) -> list[str] | None:
 
 
 def _instead(module: str) -> str | None:
-    return _MODULES[module][1] if module in _MODULES else None
+    return f"tfcollective.{module}" if module in _TABLE_OF else None
 
 
 def _table(full: str) -> tuple[str, str] | None:
@@ -122,15 +122,15 @@ def _table(full: str) -> tuple[str, str] | None:
     parts = full.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:length])
-        if module in _MODULES:
-            return _MODULES[module][0], parts[length]
+        if module in _TABLE_OF:
+            return _TABLE_OF[module], parts[length]
     return None
 
 
 def _findings(uses: dict[str, list[int]]) -> list[Finding]:
     found: dict[str, tuple[str, str, set[int]]] = {}
     for full, lines in uses.items():
-        if full in _MODULES or full == ROOT or any(module.startswith(full + ".") for module in _MODULES):
+        if full in _TABLE_OF or full == ROOT or any(module.startswith(full + ".") for module in _TABLE_OF):
             continue  # a module on the way to a name
         place = _table(full)
         other = next((name for name in _OTHERS if f"{full}.".startswith(f"{name}.")), None)

@@ -1,4 +1,4 @@
-"""The names that Horovod's modules for TensorFlow and for Keras both have, with one meaning in both."""
+"""The names that the modules for TensorFlow and for Keras both have, with one meaning in both."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from tfcollective._runtime import (
     start_timeline,
     stop_timeline,
 )
-from tfcollective._runtime.capabilities import *  # noqa: F403
-from tfcollective._runtime.capabilities import __all__ as __all__  # noqa: PLC0414  # mypy understands this form
 from tfcollective._runtime.communicator import Average, Max, Min, Op, Product, Sum
 from tfcollective.tensorflow._adasum import Adasum
 from tfcollective.tensorflow._compression import Compression, Compressor
 from tfcollective.tensorflow._dataset import shard
 from tfcollective.tensorflow._functions import barrier, grouped_allreduce
-from tfcollective.tensorflow._objects import allgather_object, broadcast_object, broadcast_object_fn
+from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._rows import alltoall, grouped_allgather
 from tfcollective.tensorflow._variables import broadcast_variables
 
-__all__ += (
+__all__: tuple[str, ...] = (
     "Adasum",
     "Average",
     "Compression",
@@ -48,7 +46,6 @@ __all__ += (
     "alltoall",
     "barrier",
     "broadcast_object",
-    "broadcast_object_fn",
     "broadcast_variables",
     "cross_rank",
     "cross_size",

@@ -1,4 +1,4 @@
-"""``DistributedOptimizer`` for TensorFlow's own optimizers; Keras's go to ``tfcollective.keras``."""
+"""``DistributedOptimizer`` for the optimizers of ``tf.compat.v1``; ``tfcollective.keras`` has that for Keras's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
-from tfcollective._base.errors import StateError
+from tfcollective._base.errors import StateError, UnsupportedError
 from tfcollective._runtime import ProcessSet
 from tfcollective._runtime.communicator import Average, Op
 from tfcollective.tensorflow._aggregation import Passes
@@ -46,22 +46,24 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     On ranks outside of `process_set` gradients stay as they are.
 
     Args:
-        optimizer: a ``tf.compat.v1.train.Optimizer``, or a Keras optimizer (see
-            ``tfcollective.keras.DistributedOptimizer``).
-        name: of a v1 optimizer; "Distributed" and its class if None.
-        use_locking: of a v1 optimizer.
+        optimizer: a ``tf.compat.v1.train.Optimizer``. For a Keras optimizer see
+            ``tfcollective.keras.DistributedOptimizer``.
+        name: "Distributed" and the optimizer's class if None.
+        use_locking: as for the optimizer.
         op: Average (default) or Sum.
 
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported.
     """
     options = GradientOptions.checked(locals())
-    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return _DistributedV1(optimizer, name, use_locking, options, passes)
-    from tfcollective.keras._optimizer import distribute  # the room above: see docs/adr/0006
-
-    return distribute(optimizer, options, name, passes)
+    if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        raise UnsupportedError(
+            f"optimizer: expected a tf.compat.v1.train.Optimizer, got {type(optimizer).__name__}; for an optimizer of "
+            "Keras use tfcollective.keras.DistributedOptimizer"
+        )
+    return DistributedV1(
+        optimizer, name, use_locking, options, Passes(backward_passes_per_step, average_aggregated_gradients)
+    )
 
 
 def _new_scope() -> str:
@@ -86,7 +88,7 @@ def _copy(gradient: Any) -> Any:
     return None if gradient is None else tf.identity(gradient)
 
 
-class _DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
+class DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # TensorFlow is not typed
     """Reduces in ``compute_gradients``; everything else is the wrapped optimizer's."""
 
     def __init__(

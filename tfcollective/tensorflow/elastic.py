@@ -28,7 +28,6 @@ __all__ = [
     "HostsUpdatedInterrupt",
     "ObjectState",
     "State",
-    "TensorFlowKerasState",  # noqa: F822  # see __getattr__
     "TensorFlowState",
     "elastic_dataset",
     "run",
@@ -212,11 +211,3 @@ def _least(value: int) -> int:
     import numpy as np
 
     return int(runtime.get_communicator().allreduce(np.array(value, np.int64), Min, name="elastic/data"))
-
-
-def __getattr__(name: str) -> Any:
-    if name != "TensorFlowKerasState":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tfcollective.keras.elastic import KerasState  # of the room above: see docs/adr/0006
-
-    return KerasState

@@ -60,6 +60,8 @@ def _training(
     tf: Any, tfc: Any, weights: int, megabytes: float, optimizer: str, batch: int
 ) -> tuple[Callable[[], Any], Any]:
     """A function that does one step, and the state."""
+    from tfcollective.keras.elastic import KerasState
+
     units = max(1, round((megabytes * 1e6 / 4 / weights) ** 0.5))
     dense = [tf.keras.layers.Dense(units, use_bias=False) for _ in range(weights)]
     model = tf.keras.Sequential([tf.keras.layers.InputLayer((units,)), *dense])
@@ -75,7 +77,7 @@ def _training(
         chosen.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    return step, tfc.elastic.TensorFlowKerasState(model, chosen)
+    return step, KerasState(model, chosen)
 
 
 def _timed(step: Callable[[], Any], commit: Callable[[], None] | None) -> tuple[float, float]:

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> None:
     if kind == HOROVOD:
         import horovod.tensorflow as library
     else:
-        import tfcollective.tensorflow as library
+        import tfcollective.horovod.tensorflow as library
     library.init()
     training = _Training(library, megabytes)
     stop = directory / STOP_FILE

@@ -35,7 +35,7 @@ def found() -> dict[str, Finding]:
 
 def test_a_line_that_imports_several_names_is_listed_once() -> None:
     imports = examine("from horovod.tensorflow import rank, size\n").imports
-    assert imports == [(1, "horovod.tensorflow", "tfcollective.tensorflow")]
+    assert imports == [(1, "horovod.tensorflow", "tfcollective.horovod.tensorflow")]
 
 
 def test_names_are_found_through_every_kind_of_import() -> None:
@@ -70,9 +70,9 @@ hvd_keras.elastic.CommitStateCallback(state), elastic.KerasState(print)
 def test_elastic_names_are_found_wherever_horovod_has_them() -> None:
     report = examine(ELASTIC)
     assert {row[1:] for row in report.imports[2:]} == {
-        ("horovod.common.exceptions", "tfcollective.elastic"),
-        ("horovod.common.elastic", "tfcollective.elastic"),
-        ("horovod.tensorflow.keras.elastic", "tfcollective.tensorflow.keras.elastic"),
+        ("horovod.common.exceptions", "tfcollective.horovod.common.exceptions"),
+        ("horovod.common.elastic", "tfcollective.horovod.common.elastic"),
+        ("horovod.tensorflow.keras.elastic", "tfcollective.horovod.tensorflow.keras.elastic"),
     }
     assert {finding.name: finding.status for finding in report.findings} == {
         "horovod.common.exceptions.HostsUpdatedInterrupt": "different",
@@ -87,8 +87,8 @@ def test_elastic_names_are_found_wherever_horovod_has_them() -> None:
 def test_modules_and_variables() -> None:
     report = examine(SCRIPT)
     assert [row for row in report.imports if row[0] in (2, 5, 6)] == [
-        (2, "horovod.tensorflow", "tfcollective.tensorflow"),
-        (5, "horovod.tensorflow", "tfcollective.tensorflow"),
+        (2, "horovod.tensorflow", "tfcollective.horovod.tensorflow"),
+        (5, "horovod.tensorflow", "tfcollective.horovod.tensorflow"),
         (6, "horovod.torch", None),
     ]
     assert report.variables == [("HOROVOD_CYCLE_TIME", (16,)), ("HOROVOD_RANK", (9,))]

@@ -10,18 +10,19 @@ import pytest
 
 pytest.importorskip("tensorflow")
 
-import tfcollective.keras
-import tfcollective.tensorflow
+import tfcollective.horovod.keras.callbacks
+import tfcollective.horovod.keras.elastic
+import tfcollective.horovod.tensorflow.elastic
 from tfcollective._cli.horovod_names import TABLES
 
 pytestmark = pytest.mark.tensorflow
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "from-horovod.md").read_text()
 MODULES = {
-    "tfcollective.tensorflow": tfcollective.tensorflow,
-    "tfcollective.keras": tfcollective.keras,
-    "callbacks": tfcollective.keras.callbacks,
-    "tensorflow.elastic": tfcollective.tensorflow.elastic,
-    "keras.elastic": tfcollective.keras.elastic,
+    "tfcollective.horovod.tensorflow": tfcollective.horovod.tensorflow,
+    "tfcollective.horovod.keras": tfcollective.horovod.keras,
+    "callbacks": tfcollective.horovod.keras.callbacks,
+    "tensorflow.elastic": tfcollective.horovod.tensorflow.elastic,
+    "keras.elastic": tfcollective.horovod.keras.elastic,
 }
 
 
@@ -49,9 +50,9 @@ def test_a_row_is_true(section: str, name: str, status: str) -> None:
 
 def test_the_command_knows_what_the_page_says() -> None:
     tables = {
-        "tensorflow": "tfcollective.tensorflow",
+        "tensorflow": "tfcollective.horovod.tensorflow",
         "elastic": "tensorflow.elastic",
-        "keras": "tfcollective.keras",
+        "keras": "tfcollective.horovod.keras",
         "callbacks": "callbacks",
         "keras_elastic": "keras.elastic",
     }
@@ -72,7 +73,7 @@ def test_no_row_is_missing() -> None:
 
 COMMON = "compression sparse_as_dense"
 SIGNATURES = {
-    "tfcollective.tensorflow": {
+    "tfcollective.horovod.tensorflow": {
         "init": "comm process_sets",
         "allreduce": "tensor average device_dense device_sparse compression op prescale_factor postscale_factor name "
         "process_set ignore_name_scope",
@@ -101,7 +102,7 @@ SIGNATURES = {
         "PartialDistributedGradientTape": f"gradtape device_dense device_sparse {COMMON} op "
         "gradient_predivide_factor num_groups groups process_set local_layers scale_local_gradients",
     },
-    "tfcollective.keras": {
+    "tfcollective.horovod.keras": {
         "allreduce": "value name average prescale_factor postscale_factor op compression",
         "allgather": "value name",
         "broadcast": "value root_rank name",

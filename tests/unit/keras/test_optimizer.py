@@ -378,11 +378,18 @@ def test_one_rank_communicates_nothing() -> None:
     assert ops.ran == []
 
 
-def test_tensorflow_optimizer_delegates() -> None:
+def test_horovods_tensorflow_module_takes_optimizers_of_keras() -> None:
+    import tfcollective.horovod.tensorflow as hvd
+
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(), op=hvd.Sum)
+    assert optimizer._tfcollective.options.op == hvd.Sum
+
+
+def test_our_tensorflow_module_names_the_one_for_keras() -> None:
     import tfcollective.tensorflow as tfc
 
-    optimizer = tfc.DistributedOptimizer(keras.optimizers.Adam(), op=tfc.Sum)
-    assert optimizer._tfcollective.options.op == tfc.Sum
+    with pytest.raises(UnsupportedError, match=r"got Adam; for an optimizer of Keras use tfcollective\.keras\."):
+        tfc.DistributedOptimizer(keras.optimizers.Adam())
 
 
 def test_an_optimizer_is_given_by_name_or_configuration() -> None:

@@ -20,9 +20,13 @@ PUBLIC = """
     start_timeline stop_timeline task
 """
 PUBLIC_MODULES = """
-    auxiliary_tasks auxiliary_tasks.tensorboard elastic estimator files keras keras.callbacks keras.elastic launcher
+    auxiliary_tasks auxiliary_tasks.tensorboard elastic estimator files horovod horovod.common horovod.common.elastic
+    horovod.common.exceptions horovod.common.process_sets horovod.keras horovod.keras.callbacks horovod.keras.elastic
+    horovod.tensorflow horovod.tensorflow.compression horovod.tensorflow.data horovod.tensorflow.data.compute_service
+    horovod.tensorflow.data.compute_worker horovod.tensorflow.elastic horovod.tensorflow.functions
+    horovod.tensorflow.keras horovod.tensorflow.keras.callbacks horovod.tensorflow.keras.elastic
+    horovod.tensorflow.mpi_ops horovod.tensorflow.sync_batch_norm keras keras.callbacks keras.elastic launcher
     spark tensorflow tensorflow.data tensorflow.data.compute_service tensorflow.data.compute_worker tensorflow.elastic
-    tensorflow.keras tensorflow.keras.callbacks tensorflow.keras.elastic
 """
 
 

@@ -9,6 +9,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
+import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.tensorflow._adasum import combine
@@ -61,7 +62,7 @@ def test_what_it_is_not_for() -> None:
         with pytest.raises(InvalidArgumentError, match="cannot be combined"):
             tfc.allreduce(1.0, op=tfc.Adasum, average=True)
         with pytest.raises(UnsupportedError, match=r"^op=Adasum: .*use DistributedGradientTape\(op=Adasum\)"):
-            tfc.DistributedOptimizer(tf.keras.optimizers.SGD(), op=tfc.Adasum)
+            tfk.DistributedOptimizer(tf.keras.optimizers.SGD(), op=tfc.Adasum)
         table = tf.Variable(tf.ones([3, 2]))
         with tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum) as tape:
             loss = tf.reduce_sum(tf.gather(table, [1]))

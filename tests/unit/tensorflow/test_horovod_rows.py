@@ -161,7 +161,7 @@ def test_modules_that_scripts_import_are_under_horovods_name() -> None:
     )
     import tfcollective
 
-    packages = Path(tfcollective.__file__).parent / "_horovod"
+    packages = Path(tfcollective.__file__).parent / "horovod" / "_alias"
     path = f"import sys; sys.path.insert(0, {str(packages)!r})\n"
     done = subprocess.run([sys.executable, "-c", path + program], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
-import tfcollective.tensorflow as tfc
+import tfcollective.horovod.tensorflow as tfc
 from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
@@ -118,12 +118,12 @@ def test_elastic_states_of_sessions_are_refused() -> None:
 
 
 def test_the_keras_alias() -> None:
+    import tfcollective.horovod.tensorflow.keras as alias
     import tfcollective.keras as home
-    import tfcollective.tensorflow.keras as alias
-    from tfcollective.tensorflow.keras.callbacks import MetricAverageCallback
-    from tfcollective.tensorflow.keras.elastic import KerasState
+    from tfcollective.horovod.tensorflow.keras.callbacks import MetricAverageCallback
+    from tfcollective.horovod.tensorflow.keras.elastic import KerasState
 
-    assert alias.__all__ == home.__all__
+    assert set(alias.__all__) > set(home.__all__)
     assert alias.DistributedOptimizer is home.DistributedOptimizer
     assert MetricAverageCallback is home.callbacks.MetricAverageCallback
     assert KerasState is home.elastic.KerasState

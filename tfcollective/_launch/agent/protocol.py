@@ -16,7 +16,7 @@ from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.policy import StopCause
 
 #: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
-HOROVOD_PACKAGES = Path(__file__).resolve().parents[2] / "_horovod"
+HOROVOD_PACKAGES = Path(__file__).resolve().parents[2] / "horovod" / "_alias"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""What this installation can do, in Horovod's questions. The answers are those of the engine in use."""
+"""Horovod's questions about what an installation can do, answered for the engine in use."""
 
 from __future__ import annotations
+
+from tfcollective import _runtime as runtime
 
 __all__: tuple[str, ...] = (
     "ccl_built",
@@ -17,9 +19,7 @@ __all__: tuple[str, ...] = (
 
 
 def _engine() -> str:
-    """The engine in use; before ``init()`` the native one."""
-    from tfcollective import _runtime as runtime  # the room around this module
-
+    """Returns the engine in use; before ``init()`` the native one."""
     return runtime.settings().engine if runtime.is_initialized() else "native"
 
 

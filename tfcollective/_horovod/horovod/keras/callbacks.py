@@ -1,3 +1,0 @@
-"""See ``tfcollective.keras.callbacks``."""
-
-from tfcollective.keras.callbacks import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""See ``tfcollective.keras.elastic``."""
-
-from tfcollective.keras.elastic import *  # noqa: F403

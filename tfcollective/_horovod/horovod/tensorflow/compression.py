@@ -1,3 +1,0 @@
-"""See ``tfcollective.tensorflow._compression``."""
-
-from tfcollective.tensorflow._compression import *  # noqa: F403

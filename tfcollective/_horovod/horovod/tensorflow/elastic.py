@@ -1,3 +1,0 @@
-"""See ``tfcollective.tensorflow.elastic``."""
-
-from tfcollective.tensorflow.elastic import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""See ``tfcollective.keras``."""
-
-from tfcollective.keras import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""See ``tfcollective.tensorflow``."""
-
-from tfcollective.tensorflow import SyncBatchNormalization  # noqa: F401
