@@ -1,14 +1,28 @@
 """The configuration of all tests."""
 
+import importlib.util
 import os
 import random
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import cloudpickle
 import hypothesis
 import pytest
 import second_device
+
+# The source tree may be linked into an environment without its native library or its benchmarks: unit tests that need
+# them are left out then, and the header says so. An installed wheel has no such excuse.
+TREE = Path(__file__).parents[1] / "tfcollective"
+FROM_TREE = Path(importlib.util.find_spec("tfcollective").origin).parent == TREE
+NO_LIBRARY = FROM_TREE and not (TREE / "_runtime/native_library/libtfcollective.so").exists()
+NO_BENCH = FROM_TREE and importlib.util.find_spec("tfcollective_bench") is None
+LEFT_OUT = ["unit/communicator", "unit/runtime", "unit/cli/test_check*", "unit/cli/test_run_options*"] * NO_LIBRARY + [
+    "unit/bench",
+    "unit/cli/test_extra*",
+] * NO_BENCH
+collect_ignore_glob = [f"{pattern}{rest}" for pattern in LEFT_OUT for rest in ("", "/*")]
 
 # Started in the background of a shell, or under nohup, this process ignores signals and so would all processes that
 # tests start.
@@ -24,10 +38,20 @@ if second_device.asked_for(os.environ):
     second_device.use()
 
 
+def pytest_report_header() -> list[str]:
+    """Says what is left out."""
+    no_library = "tfcollective: without its native library: install a C++17 compiler, then pip install -e . again"
+    no_bench = "tfcollective: without tests of the benchmarks: pip install -e ./benchmarks"
+    return [no_library] * NO_LIBRARY + [no_bench] * NO_BENCH
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the slowest files first, so that no process has to wait for one at the end: jobs that import TensorFlow,
     then other jobs. Repeated tests (`make test-soak`) are mixed, so that jobs that compute run beside others that wait:
     in an order that all of xdist's workers find."""
+    for item in items:
+        if NO_BENCH and "bench" in item.name:
+            item.add_marker(pytest.mark.skip(reason="tfcollective-bench is not installed"))
     if config.getoption("count", 1) > 1:
         random.Random(len(items)).shuffle(items)
         return

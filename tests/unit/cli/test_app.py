@@ -52,7 +52,7 @@ def test_every_option_is_described_in_a_sentence(words, command):
             assert re.search(r"\w\.( \[[^]]+\])?$", one.help.replace(")", "")), one.help
 
 
-@pytest.mark.parametrize("arguments", [[], ["bench"]])
+@pytest.mark.parametrize("arguments", [[], ["bench"]], ids=["all", "bench"])
 def test_lists_of_commands_say_whole_sentences(arguments, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*arguments, "--help"]) == 0

@@ -14,7 +14,10 @@ from tfcollective._base.version import TENSORFLOWS
 
 ROOT = Path(__file__).parents[3]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-TARGETS = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+MAKEFILES = "".join(
+    (ROOT / path).read_text("utf-8") for path in ("Makefile", "tools/suites.mk", "tools/release/release.mk")
+)
+TARGETS = set(re.findall(r"^([\w-]+):", MAKEFILES, re.MULTILINE))
 
 
 def version_of(path, before):
@@ -29,7 +32,7 @@ def test_one_place_has_the_version_and_others_follow(path, before):
 
 
 def test_the_tests_run_with_each_tensorflow_that_is_said_to_be_tested():
-    listed = re.search(r"^TENSORFLOWS_WITH \?= (.*) nightly$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)[1]
+    listed = re.search(r"^TENSORFLOWS_WITH \?= (.*) nightly$", MAKEFILES, re.MULTILINE)[1]
     assert tuple(version.rpartition(".")[0] for version in listed.split()) == TENSORFLOWS
     assert f"| TensorFlow | {TENSORFLOWS[0]} to {TENSORFLOWS[-1]}" in (
         ROOT / "docs" / "reference" / "supported.md"
@@ -167,3 +170,10 @@ def test_the_tools_of_a_release_have_one_version():
     requirements = re.findall(r'"([^"]+)"', group)
     assert len(requirements) > 8
     assert all(re.fullmatch(r"[\w-]+(\[[\w-]+\])?==[\d.]+", requirement) for requirement in requirements)
+
+
+def test_a_commit_and_lint_use_the_same_tools():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"][0]["hooks"]
+    needed = {need for hook in hooks for need in hook.get("additional_dependencies", ())}
+    assert needed
+    assert all(f'"{need}"' in (ROOT / "pyproject.toml").read_text("utf-8") for need in needed)
