@@ -22,7 +22,7 @@ from tfcollective._base import payload
 from tfcollective._base.clock import Deadline
 from tfcollective._base.errors import ConfigError, CoordinatorError, RendezvousError, StateError, WorkerFailedError
 from tfcollective._base.experiment import Trainable
-from tfcollective._base.failures import ExceptionRecord, ExitRecord, describe_exception, end_call, first_cause
+from tfcollective._base.failures import ExceptionRecord, ExitRecord, describe_exception, end_call
 from tfcollective._base.job_keys import CLUSTER, derived_key, new_key
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.network import own_address
@@ -39,6 +39,7 @@ from tfcollective._launch import api
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running.function import make_call
 from tfcollective._launch.system.signals import StopSwitch
+from tfcollective._base.verdict import first_cause
 
 _LOG = get_logger(__name__)
 _NEWEST = "newest"  # the number of the newest call; null: there are to be no more

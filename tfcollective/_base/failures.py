@@ -1,4 +1,4 @@
-"""Failure records: how a failed process tells what happened, and which failure came first. Values and pure rules.
+"""Failure records: how a failed process tells what happened. :mod:`tfcollective._base.verdict` judges them.
 
 A worker writes its exception to the file named by ``TFCOLLECTIVE_FAILURE_FILE``; the agent adds what the operating
 system knows and sends the record to the coordinator.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from tfcollective._base.codec import decode, encode
@@ -21,7 +21,7 @@ from tfcollective._base.errors import (
     InvalidArgumentError,
     UnsupportedError,
 )
-from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
+from tfcollective._base.exit_codes import SIGNAL_BASE, signal_name
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.tracebacks import cause_line, folded_traceback
 
@@ -37,10 +37,6 @@ _PERMANENT_TYPES = (
     *(AttributeError, ImportError, NameError, NotImplementedError, SyntaxError, TypeError),
     *(CollectiveMismatchError, ConfigError, InvalidArgumentError, UnsupportedError),
 )
-#: What an agent notes of a process that it has not started.
-NOT_STARTED = "was not started: its node is to be taken away"
-# A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
-_HOPELESS_CODES = (2, ExitCode.USAGE, 126, 127)
 _MAX_RECORD_BYTES = 1 << 20
 # A character may need 12 bytes of JSON, so both together fit into a record.
 _MAX_TRACEBACK = 1 << 16
@@ -86,8 +82,16 @@ class ExceptionRecord:
         return f"{self.type}: {cause}" if cause else self.type
 
 
-# A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
-_HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
+class ExitReason(str, Enum):
+    """What brought about the end of a process, as far as those know who saw it. What the process says itself is in
+    :attr:`ExitRecord.exception`."""
+
+    ENDED = "ended"  # it ended by itself, or was killed for what it did or did not do
+    PEER = "peer"  # another task's failure, as a program says that leaves no record of an exception
+    STOPPED = "stopped"  # its agent, because another task failed, or on request
+    DISMISSED = "dismissed"  # the launcher: training was over before it came to a world
+    NOT_STARTED = "not started"  # its node was to be taken away, or was gone
+    LOST = "lost"  # its node is gone: nobody has seen its end
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,11 @@ class ExitRecord:
         signal: the signal that ended it, or None.
         time: when it failed, in seconds on the monotonic clock of its host: of its exception if known, else of its end;
             infinite where no agent has seen that.
-        stopped: whether the agent ended it (because another task failed, or on request).
-        note: why it was ended, if there is more to say than the signal; empty otherwise.
+        reason: what brought it about.
+        note: how it ended, if there is more to say than code and signal, or how its node was lost; empty otherwise.
         stderr_tail: its last lines of stderr.
         exception: what it said itself, if it did.
-        leaving: whether it was to leave, as when its node is to be taken away: what it did on its way out costs the job
-            this task alone.
+        leaving: True while draining before a preemption; a failure then does not fail the job.
         hint: what may explain the end, for people; empty otherwise.
         seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
     """
@@ -120,7 +123,7 @@ class ExitRecord:
     exit_code: int | None
     signal: int | None
     time: float
-    stopped: bool = False
+    reason: ExitReason = ExitReason.ENDED
     note: str = ""
     stderr_tail: tuple[str, ...] = ()
     exception: ExceptionRecord | None = None
@@ -130,38 +133,28 @@ class ExitRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the process ended with anything but exit code 0."""
+        """True if the process ended with anything but exit code 0."""
         return self.exit_code != 0
 
     @property
+    def stopped(self) -> bool:
+        """True if its agent ended it."""
+        return self.reason is ExitReason.STOPPED
+
+    @property
     def raised(self) -> bool:
-        """Whether it raised an exception of its own, one that no other task and no Ctrl-C brought about."""
-        return self.exception is not None and not self.exception.consequence and not self.exception.interrupt
+        """True if it failed by an error of its own program, one that no other task and no Ctrl-C brought about."""
+        if not self.failed or self.exception is None or self.reason in (ExitReason.PEER, ExitReason.DISMISSED):
+            return False
+        return not self.exception.consequence and not self.exception.interrupt
 
     @property
     def consequence(self) -> bool:
-        """Whether another task's failure, or a request to stop, brought this end about."""
-        if self.stopped:
-            return not self.raised  # its others may have ended first, and it was stopped on its own way out
-        reported = self.exception is not None and self.exception.consequence
-        return reported or any(_HOROVOD_ENDED in line for line in self.stderr_tail)
-
-    @property
-    def of_the_program(self) -> bool:
-        """Whether it ended by an error of the program, which another process in its place would raise, too: not by a
-        signal, by another rank's end or by an exit code alone. A program that is to leave may raise anything: no
-        process takes its place there."""
-        return self.failed and self.raised and not self.leaving
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether its exit code says that the command cannot be run, or is not understood."""
-        return self.exit_code in _HOPELESS_CODES
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether it failed by an exit code of its own, and not on its way out."""
-        return bool(self.exit_code) and not self.stopped and not self.leaving
+        """True if another task's failure, or a request to stop, brought this end about. One that raised an error of its
+        own and was stopped on its way out is none: the others may have ended first."""
+        if self.reason in (ExitReason.PEER, ExitReason.STOPPED):
+            return not self.raised
+        return self.exception is not None and self.exception.consequence
 
     @property
     def blames(self) -> int | None:
@@ -189,76 +182,16 @@ class ExitRecord:
     @property
     def how(self) -> str:
         """In words: ``exited with code 3`` or ``was killed by SIGKILL``."""
+        if self.reason is ExitReason.NOT_STARTED:
+            return "was not started: its node is to be taken away"
+        if self.reason is ExitReason.LOST:
+            return f"was lost with its host: {self.note}" if self.note else "was lost with its host"
         if self.note:
             return self.note
         if self.signal is None:
             return f"exited with code {self.exit_code}"
         killed = f"was killed by {signal_name(self.signal)}"
         return f"failed, and {killed} before its process had ended" if self._was_ending else killed
-
-
-def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
-    """The failure that brought about the others; None if nothing failed.
-
-    A failure that is no consequence of another comes before those that are, and one that was stopped after those that
-    were not. Of several such, one that other tasks blame comes before one that none of them has met. What is left is a
-    matter of time: the clock of each host orders the failures of that host, and never those of two hosts, which are
-    ordered as their first reports have arrived.
-    """
-    failed = [record for record in records if record.failed]
-    candidates = [record for record in failed if not record.consequence]
-    candidates = candidates or [record for record in failed if not record.stopped] or failed
-    blamed = _blamed(failed)
-    arrived: dict[str, float] = {}
-    for record in candidates:
-        arrived[record.node] = min(record.seen, arrived.get(record.node, record.seen))
-
-    def place(record: ExitRecord) -> tuple[bool, float, str, float]:
-        return record.rank not in blamed, arrived[record.node], record.node, record.time
-
-    return min(candidates, key=place, default=None)
-
-
-def first_to_leave(records: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The rank that brought about all failures and has none of its own: it ended well, or left the world and was
-    stopped, while others needed it. None if there is none."""
-    cause = first_cause(records)
-    if cause is None or not cause.consequence:
-        return None
-    blamed = _blamed(record for record in records if record.failed)
-    left = [record for record in records if record.rank in blamed and (record.stopped or not record.failed)]
-    return min(left, key=lambda record: (record.seen, record.time), default=None)
-
-
-def first_to_be_late(records: Sequence[ExitRecord]) -> ExitRecord | None:
-    """The rank that did not come to a collective in which others waited until they failed, and that has no failure of
-    its own. None if there is none."""
-    cause = first_cause(records)
-    late = None if cause is None else cause.awaited
-    return next(
-        (one for one in records if one.rank == late and not one.raised and (one.stopped or not one.failed)), None
-    )
-
-
-def in_order_of_arrival(records: Iterable[ExitRecord]) -> list[ExitRecord]:
-    """The failures among the records, as the coordinator has heard of them."""
-    return sorted((record for record in records if record.failed), key=lambda record: (record.seen, record.time))
-
-
-def _blamed(failed: Iterable[ExitRecord]) -> set[int]:
-    """The ranks at the ends of the chains of blame: one that itself only blames another is none of them."""
-    by_rank = {record.rank: record for record in failed}
-    ends: set[int] = set()
-    for record in by_rank.values():
-        met: set[int] = set()
-        at: ExitRecord | None = record
-        while at is not None and at.rank not in met and at.blames is not None:
-            met.add(at.rank)
-            end = at.blames
-            at = by_rank.get(end)
-            if at is None or at.blames is None:
-                ends.add(end)
-    return ends
 
 
 def write_exception(

@@ -14,7 +14,6 @@ from typing import Any
 from tfcollective._base import payload
 from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
-from tfcollective._base.failures import first_cause, in_order_of_arrival
 from tfcollective._base.processes import command_words, program_of
 from tfcollective._base.settings import Settings
 from tfcollective._base.task_specs import TaskSpec, check_task_specs, trainers_of
@@ -27,6 +26,7 @@ from tfcollective._launch.plan.spec import JobSpec, first_size, from_settings, u
 from tfcollective._launch.report.report import render
 from tfcollective._launch.report.restarts import run_job
 from tfcollective._launch.running.function import make_call
+from tfcollective._base.verdict import in_order_of_arrival
 
 _PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
@@ -243,7 +243,7 @@ def results_of(outcome: JobOutcome, count: int) -> Results:
     """What a job's function has returned on each of ``count`` ranks; raises what :func:`run` does when it failed."""
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
-    cause = first_cause(outcome.exits)
+    cause = outcome.judge().first
     if cause is not None:
         failed = [asdict(record) for record in in_order_of_arrival(outcome.exits)]
         raise WorkerFailedError(render(outcome), failures=failed, first=asdict(cause))

@@ -10,12 +10,13 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from tfcollective._base.errors import ConfigError, LaunchError, TfCollectiveError
-from tfcollective._base.failures import ExitRecord, first_cause
+from tfcollective._base.failures import ExitRecord
 from tfcollective._control.serve.job import JobView
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan, describe
 from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._base.verdict import Rules, Standing, Verdict, verdict
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,18 @@ class JobOutcome:
 
     @property
     def cause(self) -> ExitRecord | None:
-        """The end of the task that failed first; None when what happened to an agent came first, or no task failed.
+        """The end of the task that failed first; None when what happened to an agent came first, or no task failed."""
+        return self.judge().cause
 
-        A host that is lost, or does not end in time, after a rank has reported a failure of its own is not the cause,
-        even where nothing more is heard of the host's ranks. One whose last sign of life is older than that report is.
-        """
-        cause = first_cause(self.exits)
-        if cause is None or self.agent_failure is None:
-            return cause
-        return cause if not cause.consequence and cause.seen <= self.agent_failed_at else None
+    def judge(self, restarts: int = 0) -> Verdict:
+        """What the ends mean that the job has not outlasted. ``restarts``: how often it may still be started again."""
+        standing = Standing(
+            met=self.initialised,
+            broken=self.start_failure is not None,
+            ended=True,
+            node_lived_until=None if self.agent_failure is None else self.agent_failed_at,
+        )
+        return verdict(self.exits, standing, Rules(restarts=restarts))
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ class Processes:
         self.passed_on.append(number)
 
     def kill(self, command):
-        self.killed.append((command.task, command.reason))
+        self.killed.append((command.task, command.why))
 
     def reap(self):
         pass

@@ -15,7 +15,7 @@ import pytest
 from manual_clock import ManualClock
 from time_limits import within
 
-from tfcollective._base.failures import NOT_STARTED, first_cause
+from tfcollective._base.failures import ExitReason
 from tfcollective._base.machine.control_groups import MemoryKills
 from tfcollective._base.processes import become_subreaper, state_of
 from tfcollective._base.settings import variable
@@ -24,6 +24,7 @@ from tfcollective._base.timing import Timing
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.supervisor import Supervisor
+from tfcollective._base.verdict import first_cause
 
 GRACE_S = 30.0
 LIMITS = Timing(settle=1.0, terminate=1.0, interrupt=1.0, grace=GRACE_S)
@@ -178,7 +179,7 @@ def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, 
     supervisor, reports = supervise(tmp_path, clock, RAISES.format(final=final, joins_again=joins_again))
     reap_until(supervisor, lambda: supervisor.done)
     (record,) = reports.ended
-    assert (record.failed, record.of_the_program, record.status) == (failed, failed, int(failed))
+    assert (record.failed, record.raised, record.status) == (failed, failed, int(failed))
     assert (record.exception is not None) == failed
     if failed:
         assert record.how == "exited with code 0 although an exception had ended its program"
@@ -258,9 +259,22 @@ def test_a_silent_process_that_is_not_stopped_is_not_killed(tmp_path, clock, cap
     reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size)
     supervisor.kill(SILENT)
     assert re.search(r"rank 0 \(worker:0, pid \d+\) gave no sign of life, but .* not stopped \(\w+, \d+ s", caplog.text)
-    supervisor.kill(KillCommand("worker:0", "had to end"))
+    supervisor.kill(KillCommand("worker:0", "had to end", reason=ExitReason.DISMISSED))
     reap_until(supervisor, lambda: supervisor.done)
-    assert reports.ended[0].note == "had to end"
+    assert (reports.ended[0].note, reports.ended[0].reason) == ("had to end", ExitReason.DISMISSED)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Horovod has been shut down. This was caused by an exception on one of the ranks or", ExitReason.PEER),
+        ("no data", ExitReason.ENDED),
+    ],
+)
+def test_a_program_for_horovod_says_on_stderr_that_another_rank_has_ended(tmp_path, clock, said, reason):
+    supervisor, reports = supervise(tmp_path, clock, f"import sys; sys.exit('UnknownError: {said}')")
+    reap_until(supervisor, lambda: supervisor.done)
+    assert (reports.ended[0].exit_code, reports.ended[0].reason) == (1, reason)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -305,7 +319,7 @@ def test_nothing_is_started_where_the_directory_of_the_job_is_gone(tmp_path, clo
     shutil.rmtree(directory)
     supervisor.start_later(WorkerPlan(TaskKey.parse("worker:1"), 1, (sys.executable, "-c", "pass"), {}))
     (record,) = reports.ended
-    assert (record.task, record.pid, record.of_the_program) == ("worker:1", 0, True)
+    assert (record.task, record.pid, record.raised) == ("worker:1", 0, True)
     assert f"{directory}, is gone" in record.exception.message
     assert "TFCOLLECTIVE_RUNTIME_DIR" in record.exception.message
     supervisor.stop(StopCause.FAILURE)
@@ -417,7 +431,7 @@ def test_a_process_that_is_to_leave_alone_has_the_grace_to_leave_by_itself(tmp_p
     assert [ends[f"worker:{index}"].exit_code for index in range(2)] == [0, 1]
     assert [ends[f"worker:{index}"].leaving for index in range(3)] == [False, True, True]
     last = ends["worker:2"]
-    assert (last.signal, last.stopped, last.of_the_program) == (signal.SIGKILL, False, False)
+    assert (last.signal, last.stopped, last.raised) == (signal.SIGKILL, False, False)
     assert last.note == "had not left, as it was asked to, within 30 s (--grace)"
     supervisor.start_later(later(3, ""))  # its node stays
     reap_until(supervisor, lambda: len(reports.ended) == 4)
@@ -438,7 +452,7 @@ def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_the
     gate.touch()
     reap_until(supervisor, lambda: len(reports.ended) == 2)
     supervisor.start_later(later(3, ""))
-    assert (reports.ended[2].task, reports.ended[2].note) == ("worker:3", NOT_STARTED)
+    assert (reports.ended[2].task, reports.ended[2].reason) == ("worker:3", ExitReason.NOT_STARTED)
     clock.advance(GRACE_S)
     supervisor.tick()
     reap_until(supervisor, lambda: supervisor.done)
@@ -447,7 +461,7 @@ def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_the
     last = ends["worker:2"]
     assert (last.signal, last.stopped) == (signal.SIGKILL, False)
     assert last.note == "had not left its node, which is to be taken away, within 30 s (--grace)"
-    assert all(record.leaving and not record.of_the_program for record in reports.ended)
+    assert all(record.leaving and not record.raised for record in reports.ended)
 
 
 def test_a_file_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):

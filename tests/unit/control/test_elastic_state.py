@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.state.membership import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
@@ -351,7 +351,7 @@ def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
 def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note):
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
     record = replace(ended(1, code=None, exception=error), signal=signal.SIGKILL, note=note)
-    assert record.of_the_program
+    assert record.raised
     state = begun()
     state.exited(record, 1.0)
     state.join(request(0, world=2), 1.5)
@@ -360,7 +360,7 @@ def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_wa
 
 def test_what_was_taken_for_lost_does_not_come_back():
     state = begun()
-    state.exited(replace(ended(1, code=None), note="was lost with its host"), 1.0)
+    state.exited(replace(ended(1, code=None), reason=ExitReason.LOST), 1.0)
     with pytest.raises(Refusal, match="worker:1 takes part no longer: its process has ended"):
         state.join(request(1, world=2), 2.0, lost=0)
     for index in (0, 2):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.topology import World
 from tfcollective._control.state.membership import Membership, Refusal, RendezvousFailure, TaskState
@@ -367,7 +367,7 @@ def test_of_several_lost_members_the_first_that_no_other_ended_is_reported():
     assert state.lost_member(1) is None
     consequence = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, consequence=True)
     state.exited(replace(ended(0, code=1), time=0.5, exception=consequence), now=1.0)  # its agent has spoken first
-    state.exited(replace(ended(1, signal=15), time=2.0, stopped=True), now=2.0)
+    state.exited(replace(ended(1, signal=15), time=2.0, reason=ExitReason.STOPPED), now=2.0)
     state.exited(ended(2, signal=9), now=2.0)
     assert state.lost_member(1) == (2, "rank 2 (worker:2, pid 102) was killed by SIGKILL")
     assert state.lost_member(2) is None  # another world

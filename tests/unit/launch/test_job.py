@@ -1,17 +1,17 @@
-"""The outcome of a job: ranks whose end no agent has reported, and those that an elastic job has outlasted."""
+"""The outcome of a job: ranks whose end no agent has reported, and the verdict on what its coordinator knows."""
 
-import signal
 from dataclasses import replace
 
 import pytest
 
-from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.serve.job import JobView
-from tfcollective._control.state.membership import RendezvousFailure, TaskState, TaskView
+from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import exit_code, render
-from tfcollective._launch.running.job import _fails_everywhere, _survived, _unreported
+from tfcollective._launch.running.job import _unreported, judge
+from tfcollective._base.verdict import Decision, Rules
 
 
 def view(*codes):
@@ -39,62 +39,19 @@ def test_when_all_are_reported_there_is_nothing_to_say():
     assert _unreported(view(0, 3)) is None
 
 
-# ---- before the first world of an elastic job ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("codes", "initialised", "fails"),
-    [
-        ((1, 127), False, True),
-        ((1, None), False, False),  # one runs
-        ((1, 0), False, False),
-        ((1, 1), True, False),  # one that was started in their place waits for others
-    ],
+    ("codes", "initialised", "decision"),
+    [((1, 127), False, Decision.FAIL), ((1, None), False, Decision.CONTINUE), ((1, 1), True, Decision.CONTINUE)],
 )
-def test_a_program_fails_everywhere_once_all_first_ranks_have_given_up(codes, initialised, fails):
+def test_a_program_that_fails_everywhere_fails_the_job_while_it_runs(codes, initialised, decision):
     first = [TaskKey("worker", rank) for rank in range(len(codes))]
-    assert _fails_everywhere(replace(view(*codes), initialised=initialised), first) is fails
+    seen = replace(view(*codes), initialised=initialised)
+    assert judge(seen, first, Rules(elastic=True)).decision is decision
 
 
-def test_before_the_coordinator_has_spoken_nothing_has_failed():
-    assert not _fails_everywhere(JobView((), None, initialised=False), [TaskKey("worker", 0)])
-
-
-def test_ranks_that_were_killed_stopped_or_about_to_leave_have_not_given_up():
-    asked = replace(KILLED, signal=None, exit_code=3)
-    assert asked.gave_up
-    assert not any(one.gave_up for one in (KILLED, replace(asked, stopped=True), replace(asked, leaving=True)))
-
-
-# ---- what an elastic job has outlasted -------------------------------------------------------------------------------
-
-KILLED = ExitRecord("worker:1", 1, "n", 1, None, signal.SIGKILL, 1.0)
-MISTAKEN = ExitRecord(
-    "worker:2", 2, "n", 1, 1, None, 2.0, exception=ExceptionRecord("ConfigError", "x", "", 2.0, consequence=False)
-)
-FAILED = RendezvousFailure("there is no next world", (), timed_out=False)
-
-
-def left(*records, members=(0,), failure=None):
-    """Of a job whose newest world has these members."""
-    tasks = tuple(TaskKey("worker", index) for index in members)
-    return _survived(records, JobView((), failure, initialised=True, members=tasks))
-
-
-def test_what_was_lost_before_an_error_of_the_program_was_outlasted():
-    stopped = replace(KILLED, task="worker:3", rank=3, stopped=True)
-    assert left(KILLED, MISTAKEN, stopped, failure=FAILED) == (KILLED,)
-
-
-def test_a_job_that_outlasts_errors_of_the_program_has_outlasted_them():
-    members = JobView((), None, initialised=True, members=(TaskKey("worker", 0),))
-    ended = replace(MISTAKEN, task="worker:0", rank=0, exit_code=0, exception=None)
-    assert _survived((ended, KILLED, MISTAKEN), members, outlasts_errors=True) == (KILLED, MISTAKEN)
-
-
-def test_what_was_lost_before_the_job_failed_otherwise_may_be_why():
-    assert left(KILLED, replace(KILLED, task="worker:0", rank=0), failure=FAILED) == ()
-
-
-def test_a_member_that_is_lost_together_with_an_error_of_the_program_may_be_why():
-    assert left(KILLED, MISTAKEN, members=(0, 1), failure=FAILED) == ()
+def test_a_rank_that_left_in_order_and_one_of_an_earlier_world_do_not_fail_an_elastic_job():
+    first = [TaskKey("worker", rank) for rank in range(3)]
+    seen = replace(view(0, 9, 9), members=tuple(first[:1]), leavers={first[1]: "SIGTERM"})
+    judged = judge(seen, first, Rules(elastic=True), ended=True)
+    assert judged.decision is Decision.COMPLETE
+    assert [[one.task for one in ends] for ends in (judged.ends, judged.survived)] == [["worker:0"], ["worker:2"]]

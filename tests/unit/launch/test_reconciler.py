@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from launching import until
 
-from tfcollective._base.failures import NOT_STARTED, ExceptionRecord, ExitRecord
+from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import EVALUATOR, TaskKey, workers
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
@@ -16,7 +16,6 @@ from tfcollective._launch.elastic.reconciler import Reconciler
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.spec import JobSpec
-from tfcollective._launch.running.job import LOST
 
 SIGTERM = 15
 
@@ -112,7 +111,7 @@ class Job:
     def note_lost(self, tasks):
         for task in tasks:
             self.lost.append(str(task))
-            self.ends(str(task), None, note=LOST)
+            self.ends(str(task), None, reason=ExitReason.LOST)
 
     def note_unstarted(self, tasks):
         self.unstarted = [str(task) for task in tasks]
@@ -218,7 +217,7 @@ def test_slots_that_are_gone_are_left_in_order_and_no_loss(began):
     b = one.nodes["b"]
     until(lambda: b.asked == ["worker:2", "worker:3"])
     one.job.leaves("worker:3")
-    one.job.ends("worker:2", None, stopped=True)  # SIGTERM has ended it while it imported
+    one.job.ends("worker:2", None, reason=ExitReason.STOPPED)  # SIGTERM has ended it while it imported
     one.it.found([Host("a", 1), Host("b", 3)])
     until(lambda: started(b) == ["worker:4", "worker:5"])
     assert not one.nodes["a"].finished
@@ -300,7 +299,7 @@ def test_a_host_is_tried_again_when_its_time_is_over(began):
 def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
     one = began(("a", 1), ("b", 1))
     a, b = one.nodes.values()
-    one.job.ends("worker:1", None, stopped=True)  # a platform has asked the agent on b to end
+    one.job.ends("worker:1", None, reason=ExitReason.STOPPED)  # a platform has asked the agent on b to end
     one.it.found([Host("a", 2), Host("b", 1)])
     until(lambda: started(a) == ["worker:2"])
     assert not started(b)
@@ -324,7 +323,7 @@ def test_who_leaves_because_a_platform_says_so_is_replaced_only_once_its_slot_ha
 
 def test_nothing_is_started_once_all_are_asked_to_end(began):
     one = began(("a", 2), stopping=lambda: True)
-    one.job.ends("worker:1", None, stopped=True)
+    one.job.ends("worker:1", None, reason=ExitReason.STOPPED)
     until(lambda: one.nodes["a"].finished)
     assert not started(one.nodes["a"])
 
@@ -453,7 +452,7 @@ def test_a_host_that_is_lost_before_it_has_started_a_process_is_tried_again(bega
     b = made.nodes["b"]
     until(lambda: started(b) == ["worker:2"])
     b.ended = 1.0
-    made.job.ends("worker:2", None, note=NOT_STARTED)
+    made.job.ends("worker:2", None, reason=ExitReason.NOT_STARTED)
     made.it.gone(b)
     until(lambda: "b has lost its agent: nothing is started there for 30 s" in caplog.text)
 
@@ -614,7 +613,7 @@ def test_a_host_goes_with_its_agent_and_the_next_one_takes_its_place_at_once(beg
     made.job.exits.put(None)
     node = Node("m (agent 3)")
     made.it.arrived(Host("m (agent 3)", 1), node)
-    made.job.ends("worker:1", None, note="was lost with its host")
+    made.job.ends("worker:1", None, reason=ExitReason.LOST)
     until(lambda: started(node) == ["worker:2"])
     assert "nothing is started there" not in caplog.text
     assert "asked to leave" not in caplog.text

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective._base.failures import ExceptionRecord, ExitRecord
+from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
@@ -11,8 +11,9 @@ from tfcollective._launch.report.report import describe_info, exit_code, headlin
 
 
 def record(rank, time, *, code=1, number=None, stopped=False, exception=None, tail=()):
+    reason = ExitReason.STOPPED if stopped else ExitReason.ENDED
     return ExitRecord(
-        f"worker:{rank}", rank, "n", 40 + rank, None if number else code, number, time, stopped, "", tail, exception
+        f"worker:{rank}", rank, "n", 40 + rank, None if number else code, number, time, reason, "", tail, exception
     )
 
 
@@ -202,7 +203,7 @@ def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():
 
 
 def test_ranks_that_are_all_lost_with_their_hosts_may_be_tried_again():
-    gone = replace(record(0, 1.0), exit_code=None, signal=None, note="was lost with its host: the agent was killed")
+    gone = replace(record(0, 1.0), exit_code=None, signal=None, reason=ExitReason.LOST, note="the agent was killed")
     one = outcome(gone, start_failure=StartFailure("no rank is left", False))
     assert exit_code(one) == 75
     assert "rank 0 (worker:0, pid 40) was lost with its host: the agent was killed" in render(one)
@@ -244,7 +245,10 @@ def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
 
 
 def test_what_ends_because_its_agent_has_is_not_said_to_have_failed_the_job():
-    one = outcome(replace(record(0, 2.0), exit_code=None, signal=15, stopped=True), agent_failure="the agent has ended")
+    one = outcome(
+        replace(record(0, 2.0), exit_code=None, signal=15, reason=ExitReason.STOPPED),
+        agent_failure="the agent has ended",
+    )
     assert render(one).splitlines() == [
         "the agent has ended",
         "  then rank 0 (worker:0, pid 40) was killed by SIGTERM",
@@ -272,8 +276,8 @@ def test_a_job_that_never_called_init_gets_one_line():
 
 
 def test_auxiliary_tasks_have_the_last_word():
-    gone = ExitRecord("evaluator:0", -1, "n", 7, 1, None, 2.0, False, "", ("why",))
-    board = ExitRecord("tensorboard:0", -1, "n", 8, 0, None, 2.0, False)
+    gone = ExitRecord("evaluator:0", -1, "n", 7, 1, None, 2.0, stderr_tail=("why",))
+    board = ExitRecord("tensorboard:0", -1, "n", 8, 0, None, 2.0)
     ends = (
         AuxiliaryTaskEnd("evaluator:0", gone, {"figures": {"last_training_step": 5, "nb_eval_steps": 2}}),
         AuxiliaryTaskEnd("tensorboard:0", board, {"url": "http://h:6006/"}),
@@ -298,7 +302,7 @@ def test_auxiliary_tasks_have_the_last_word():
 
 
 def test_a_auxiliary_task_that_was_stopped_is_named_unless_the_job_ended_it():
-    stopped = AuxiliaryTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, True))
+    stopped = AuxiliaryTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, ExitReason.STOPPED))
     alone = outcome(record(0, 1.0, code=0), auxiliary_tasks=(stopped,))
     assert render(alone) == "warning: evaluator:0 (pid 7) was killed by SIGTERM; training did not need it"
     assert "evaluator" not in render(outcome(record(0, 1.0, code=1), auxiliary_tasks=(stopped,)))

@@ -8,7 +8,7 @@ from fake_nodes import FakeProvider, come, refusal
 
 from tfcollective._base.codec import decode
 from tfcollective._base.errors import ConfigError, RendezvousError
-from tfcollective._base.failures import NOT_STARTED
+from tfcollective._base.failures import ExitReason
 from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._control.wire.protocol import end_key
 from tfcollective._launch.agent.protocol import AgentConfig, Order
@@ -161,7 +161,7 @@ def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least
         assert [node.facts.name for node in ran.nodes] == ["a"]
         assert [list(map(str, node.tasks)) for node in ran.nodes] == [["worker:0", "worker:1"]]
         (late,) = (one for one in job.view.tasks if str(one.task) == "worker:2")
-        assert late.exit.note == NOT_STARTED
+        assert late.exit.reason is ExitReason.NOT_STARTED
 
 
 def test_nodes_that_have_no_room_for_the_ranks_are_refused_with_the_reason(job, client):

@@ -22,7 +22,7 @@ from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.table import render_table
 
 from tfcollective._base.errors import ConfigError, LaunchError
-from tfcollective._base.failures import ExitRecord
+from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.task_specs import NodeLabel, TaskSpec, trainers_of
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Placement
@@ -312,7 +312,7 @@ def test_the_table_has_a_row_for_every_task():
     exits = (
         ExitRecord("chief:0", 0, "n", 1, 0, None, 1.0),
         ExitRecord("worker:0", 1, "n", 2, 3, None, 1.0),
-        ExitRecord("worker:1", 2, "n", 3, None, 15, 1.0, stopped=True),
+        ExitRecord("worker:1", 2, "n", 3, None, 15, 1.0, reason=ExitReason.STOPPED),
     )
     rows = (
         ContainerRow("chief-0", ("chief:0",), "h1", "http://log", 1.25),

@@ -20,7 +20,7 @@ from tfcollective_launchers.yarn.skein_client import (
 )
 from time_limits import within
 
-from tfcollective._base.failures import ExitRecord
+from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective._launch.launcher import JobOutcome
 
@@ -219,8 +219,8 @@ def test_containers_of_an_application_that_was_killed_are_not_the_cause():
 
 def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():
     gone = AppState("FAILED", "FAILED", "the master was killed", "default", "", "h")
-    stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, True)
-    raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0, False)
+    stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, ExitReason.STOPPED)
+    raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0)
     reported = [
         _with_cause(
             HostedOutcome(JobOutcome(exits, initialised=True, stopped_by=by), ()), state, lambda state: state.why

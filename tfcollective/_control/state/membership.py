@@ -12,12 +12,13 @@ from enum import Enum
 
 from tfcollective._base.clock import LivenessTracker
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.failures import ExitRecord, first_cause
+from tfcollective._base.failures import ExitRecord
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey, trainers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._control.state.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
+from tfcollective._base.verdict import first_cause
 
 _WHY_GONE = {
     Absence.ENDED: "its process has ended",
@@ -545,7 +546,7 @@ class Membership:
         """Ends an elastic job in which no other process can take the place of this one, or that has no more to do."""
         if not self._bounds.replaces:
             return
-        if record.of_the_program and not self._bounds.outlasts_errors:
+        if not self._bounds.rules.outlasts(record):
             self._rounds.end(Failure.PROGRAM)
         self._members_left -= task in self._members
         if self._members and not self._members_left and any(self._ended_well(one) for one in self._members):
@@ -699,7 +700,7 @@ class Membership:
         """Why an elastic job has no next world."""
         ends = [view.exit for view in self._views.values() if view.exit is not None]
         if why is Failure.PROGRAM:  # what was lost before that, the others went on without
-            ends = [one for one in ends if one.of_the_program]
+            ends = [one for one in ends if not self._bounds.rules.outlasts(one)]
         cause = first_cause(ends)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"
         if self._failing and why is Failure.PROGRAM:

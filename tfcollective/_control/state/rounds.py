@@ -21,6 +21,7 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._control.state.causes import Bundles, CountedChanges
+from tfcollective._base.verdict import Rules
 
 NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
 
@@ -62,6 +63,11 @@ class Bounds:
     def replaces(self) -> bool:
         """Whether another task may take the place of one that has ended."""
         return self.shortage > 0
+
+    @property
+    def rules(self) -> Rules:
+        """Which failures the job outlasts."""
+        return Rules(self.replaces, self.outlasts_errors)
 
 
 @dataclass(frozen=True)

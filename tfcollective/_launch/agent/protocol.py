@@ -11,6 +11,7 @@ from typing import Any
 
 from tfcollective._base.codec import encode_line
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective._base.failures import ExitReason
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.policy import StopCause
@@ -235,14 +236,15 @@ class SignalCommand:
 
 @dataclass(frozen=True)
 class KillCommand:
-    """A later line on the agent's stdin: kill one task's process; ``reason`` goes into its record.
+    """A later line on the agent's stdin: kill one task's process; its record says in words ``why``, and ``reason``.
 
     ``if_stopped``: only if the process is stopped by a signal; one that runs or waits is slow, and there is a warning.
     """
 
     task: str
-    reason: str
+    why: str
     if_stopped: bool = False
+    reason: ExitReason = ExitReason.ENDED
 
 
 @dataclass(frozen=True)

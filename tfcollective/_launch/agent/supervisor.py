@@ -16,8 +16,8 @@ from tfcollective._base.clock import SYSTEM_CLOCK, Clock
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective._base.failures import (
-    NOT_STARTED,
     ExceptionRecord,
+    ExitReason,
     ExitRecord,
     describe_exception,
     is_in_call,
@@ -44,12 +44,15 @@ from tfcollective._launch.agent.preemption import PreemptionWatch
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.reporter import Reporter
 from tfcollective._launch.agent.spare import Spare
+from tfcollective._base.verdict import Rules
 
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _KILLED = SIGNAL_BASE + signal.SIGKILL  # what a shell returns for a program that SIGKILL has ended
 _HIDDEN = 1  # the exit code that counts where that of a command says nothing of the program in it
+# A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
+_HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
 _OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
 
@@ -60,7 +63,8 @@ class _Worker:
     failure_file: Path
     tail: Tail
     pumps: list[OutputPump] = field(default_factory=list)
-    kill_reason: str = ""
+    why_killed: str = ""
+    reason: ExitReason = ExitReason.ENDED  # if it is killed
     leaves: bool = False  # it alone was asked to
 
     @property
@@ -94,6 +98,7 @@ class Supervisor:
         self._running: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
         self._known = {worker.task for worker in config.workers}
+        self._rules = Rules(config.elastic, config.outlasts_errors)
         self._finishes = not config.elastic
         self._spare: Spare | None = None
         self._stop: Stop | None = None
@@ -143,7 +148,7 @@ class Supervisor:
             self._report(
                 ExitRecord(
                     *(str(worker.task), worker.rank, self._node, 0, None, None, self._clock.monotonic()),
-                    note=NOT_STARTED,
+                    reason=ExitReason.NOT_STARTED,
                     leaving=True,
                 )
             )
@@ -276,12 +281,13 @@ class Supervisor:
                     worker.config.label,
                     command.task,
                     pid,
-                    command.reason,
+                    command.why,
                     state.name,
                     state.cpu_seconds,
                 )
                 continue
-            worker.kill_reason = command.reason + (" while it was stopped, and was killed" if state is not None else "")
+            worker.why_killed = command.why + (" while it was stopped, and was killed" if state is not None else "")
+            worker.reason = command.reason
             signal_group(pid, signal.SIGKILL)
 
     def tick(self) -> None:
@@ -292,7 +298,7 @@ class Supervisor:
         while self._departures and self._departures[0][0] <= now:
             _, number, pid = self._departures.pop(0)
             if pid in self._running:
-                self._running[pid].kill_reason = f"had not left, as it was asked to, within {limit}"
+                self._running[pid].why_killed = f"had not left, as it was asked to, within {limit}"
                 self._signal(pid, number)
         while self._orphaned and self._orphaned[0][0] <= now:
             _, number, worker = self._orphaned.pop(0)
@@ -301,7 +307,7 @@ class Supervisor:
             _, number = self._schedule.pop(0)
             for pid, worker in self._running.items():
                 if self._stop is not None and self._stop.cause is StopCause.PREEMPTION:
-                    worker.kill_reason = f"had not left its node, which is to be taken away, within {limit}"
+                    worker.why_killed = f"had not left its node, which is to be taken away, within {limit}"
                 self._signal(pid, number)
             if self._signalled_at is None:
                 self._signalled_at = now
@@ -408,7 +414,7 @@ class Supervisor:
                 exit_code=code,
                 signal=number,
                 time=time,
-                stopped=self._signalled_at is not None and time >= self._signalled_at and not worker.kill_reason,
+                reason=self._reason_of(worker, time),
                 note=note,
                 stderr_tail=worker.tail.lines(),
                 exception=exception,
@@ -417,11 +423,20 @@ class Supervisor:
             )
         )
 
+    def _reason_of(self, worker: _Worker, time: float) -> ExitReason:
+        """What brought about an end at this ``time``."""
+        if worker.why_killed:
+            return worker.reason
+        if self._signalled_at is not None and time >= self._signalled_at:
+            return ExitReason.STOPPED
+        horovods = any(_HOROVOD_ENDED in line for line in worker.tail.lines())
+        return ExitReason.PEER if horovods else ExitReason.ENDED
+
     def _hint_at_memory(self, worker: _Worker) -> str:
         """Of a process that ended by a SIGKILL: whether the kernel may have sent it."""
         before, now = self._memory_kills, self._killed_for_memory()
         self._memory_kills = now
-        ours = self._signalled_at is not None or bool(worker.kill_reason)
+        ours = self._signalled_at is not None or bool(worker.why_killed)
         if ours or before is None or now is None or now.count <= before.count:
             return ""
         return (
@@ -441,8 +456,7 @@ class Supervisor:
         self._reporter.exited(record)
         if not record.failed:
             return
-        outlasted = self._config.elastic and (self._config.outlasts_errors or not record.of_the_program)
-        if record.rank != NO_RANK and not outlasted:
+        if record.rank != NO_RANK and not self._rules.outlasts(record):
             self.stop(StopCause.FAILURE)
         elif record.rank == NO_RANK and not record.stopped:
             _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)
@@ -477,7 +491,7 @@ def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> 
         )
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _HIDDEN, None, "exited with code 0 before its function had returned"
-    return code, number, worker.kill_reason if number in (signal.SIGKILL, signal.SIGTERM) else ""
+    return code, number, worker.why_killed if number in (signal.SIGKILL, signal.SIGTERM) else ""
 
 
 def _why_not_run(program: str, error: OSError) -> str:

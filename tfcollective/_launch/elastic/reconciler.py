@@ -13,7 +13,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Protocol
 
-from tfcollective._base.failures import NOT_STARTED, ExitRecord
+from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.log import get_logger
 from tfcollective._base.tasks import WORKER, TaskKey
 from tfcollective._base.timing import TIMING
@@ -22,9 +22,11 @@ from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective._launch.nodes.live import Node
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Blocks, Changes, Slot, next_changes
-from tfcollective._launch.running.job import LOST, Job
+from tfcollective._launch.running.job import Job
 
 _LOG = get_logger(__name__)
+# What ends a process without speaking against its host: what became of the node is judged by itself.
+_NOT_ITS_HOSTS = (ExitReason.LOST, ExitReason.NOT_STARTED, ExitReason.STOPPED)
 
 
 class NodeOpener(Protocol):
@@ -254,7 +256,7 @@ class Reconciler:
                     self._give_up_host(slot.host)
         elif self._job.failed or not record.failed:
             self._finish()
-        elif not record.note.startswith((LOST, NOT_STARTED)) and not record.stopped and not self._over:
+        elif record.reason not in _NOT_ITS_HOSTS and not self._over:
             if task not in self._first and self._joined_at(task) is None:  # else the others say that it is lost
                 _LOG.warning("%s %s: it had not joined the others yet", task, record.how)
             self._blame(slot.host, record)
@@ -271,9 +273,9 @@ class Reconciler:
     def _blame(self, host: str, record: ExitRecord) -> None:
         machine, task = self._machine_of(host), TaskKey.parse(record.task)
         # However long it has trained: another process meets the same error, and may meet it again and again.
-        trained = 0.0 if record.of_the_program else self._trained_for(task)
+        trained = 0.0 if record.raised else self._trained_for(task)
         pause = self._blocks.failed(machine, time.monotonic(), started=self._begun.get(task, 0.0), trained=trained)
-        lost = _hardly_trained("rank", self._blocks.failures(machine), raised=record.of_the_program)
+        lost = _hardly_trained("rank", self._blocks.failures(machine), raised=record.raised)
         self._note_block(machine, lost, pause)
         node = self._node_of(host)
         if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):

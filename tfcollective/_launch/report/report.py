@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
-from tfcollective._base.failures import ExitRecord, first_cause, first_to_be_late, first_to_leave, in_order_of_arrival
+from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.tasks import NO_RANK
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome
+from tfcollective._base.verdict import in_order_of_arrival
 
 _TRACEBACK = "Traceback (most recent call last):"
 # The report is to fit on one screen: what it leaves out is in the output above it, and in the files of --log-dir.
@@ -27,8 +28,7 @@ def exit_code(outcome: JobOutcome) -> int:
     if outcome.start_failure is not None and outcome.start_failure.timed_out:
         return ExitCode.NOT_STARTED
     if outcome.cause is not None:
-        unreported = outcome.cause.exit_code is None and outcome.cause.signal is None
-        return ExitCode.LOST if unreported else outcome.cause.status
+        return ExitCode.LOST if outcome.cause.reason is ExitReason.LOST else outcome.cause.status
     if outcome.agent_failure is not None:
         return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
     if outcome.start_failure is not None:  # all ranks have left in order, before the training was complete
@@ -195,7 +195,7 @@ def _describe_progress(info: Mapping[str, object], rate: float) -> str:
 
 def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
     """The first cause with what it said, then the other failures, a line each."""
-    first = first_cause(outcome.exits)
+    first = outcome.judge().first
     if first is None:
         return
     of_host = outcome.agent_failure is not None and outcome.cause is None  # which stands above
@@ -217,15 +217,15 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
 
 def _missing(outcome: JobOutcome) -> tuple[ExitRecord, str] | None:
     """The rank that others needed and that has no failure of its own, and how it is called in the report; or None."""
-    left, late = first_to_leave(outcome.exits), first_to_be_late(outcome.exits)
-    if left is not None:
-        needed = "while other ranks needed it"
-        how = f"left {needed}, and was stopped" if left.failed else f"{left.how} {needed}"
-        return left, f"{_who(left, outcome.places)} {how}"
-    if late is not None:
-        how = "did not come to a collective in which other ranks waited"
-        return late, f"{_who(late, outcome.places)} {how}{', and was stopped' if late.failed else ''}"
-    return None
+    missing = outcome.judge().missing
+    if missing is None:
+        return None
+    record, needed = missing.record, "while other ranks needed it"
+    if missing.late:
+        how = f"did not come to a collective in which other ranks waited{', and was stopped' if record.failed else ''}"
+    else:
+        how = f"left {needed}, and was stopped" if record.failed else f"{record.how} {needed}"
+    return record, f"{_who(record, outcome.places)} {how}"
 
 
 def _stderr_lines(record: ExitRecord) -> Iterator[str]:

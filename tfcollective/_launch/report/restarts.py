@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tfcollective._base.errors import ConfigError, TfCollectiveError
-from tfcollective._base.exit_codes import ExitCode
 from tfcollective._base.processes import PASSED_ON
 from tfcollective._launch.launcher import JobOutcome, Launcher
 from tfcollective._launch.plan.spec import JobSpec
-from tfcollective._launch.report.report import exit_code, headline
+from tfcollective._launch.report.report import headline
 from tfcollective._launch.report.tracking import tracking
 from tfcollective._launch.system.signals import forward_signals
+from tfcollective._base.verdict import Decision, Obstacle
 
 _LONGEST_PAUSE_S = 30.0
 
@@ -58,9 +58,10 @@ def _run_until_final(
     earlier: tuple[str, ...] = ()
     while True:
         outcome = _run_once(launcher, spec, stop_signals)
-        failed = outcome.stopped_by is None and exit_code(outcome) != ExitCode.OK
+        decision = outcome.judge(spec.max_restarts - spec.restarts).decision
+        failed = outcome.stopped_by is None and decision is not Decision.COMPLETE
         why_not = obstacle(outcome) if failed and spec.max_restarts else None
-        if not failed or spec.restarts == spec.max_restarts or why_not is not None:
+        if not failed or decision is not Decision.RESTART or why_not is not None:
             return replace(outcome, earlier=(*earlier, *outcome.earlier), not_restarted=why_not or "")
         earlier = (*earlier, *outcome.earlier, headline(outcome))
         spec = restarted(spec, outcome.generation)
@@ -103,22 +104,16 @@ def _run_once(launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int]) ->
 
 def obstacle(outcome: JobOutcome) -> str | None:
     """Why a failed job would fail again, or must not be started again; None when it may."""
-    if outcome.not_restarted:
-        return outcome.not_restarted
-    cause = outcome.cause
-    if cause is None:
-        return None
-    if cause.exception is not None:
-        return f"{cause.exception.type} comes again however often it is tried" if cause.exception.permanent else None
-    if cause.signal is not None:
-        return None
-    if cause.hopeless:
-        return f"exit code {cause.exit_code} stands for wrong usage"
-    if not outcome.initialised:
+    judged = outcome.judge()
+    if outcome.not_restarted or judged.obstacle is None or judged.cause is None:
+        return outcome.not_restarted or None
+    if judged.obstacle is Obstacle.NEVER_BEGAN:
         return (
             "it failed before any rank had joined the job with tfcollective.init(), where nothing of the job had begun"
         )
-    return None
+    if judged.cause.exception is None:
+        return f"exit code {judged.cause.exit_code} stands for wrong usage"
+    return f"{judged.cause.exception.type} comes again however often it is tried"
 
 
 def restarted(spec: JobSpec, generation: int) -> JobSpec:

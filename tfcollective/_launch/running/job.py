@@ -18,7 +18,7 @@ import psutil
 from tfcollective._base.clock import every
 from tfcollective._base.descriptors import many_descriptors
 from tfcollective._base.errors import CoordinatorError
-from tfcollective._base.failures import NOT_STARTED, ExitRecord
+from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.network import interface_addresses, with_interface
@@ -39,13 +39,11 @@ from tfcollective._launch.plan.planner import Plan, plan_newcomer
 from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running import function
+from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LOOK_S = 5.0
-LOST = "was lost with its host"
-_DISMISSED = "was no longer needed"
-_NOT_NEEDED = (_DISMISSED, NOT_STARTED)
 
 
 def new_job_id(prefix: str = "job") -> str:
@@ -111,6 +109,7 @@ class Job:
             bounds=spec.bounds,
             ports=spec.port_range,
         )
+        self._rules = Rules() if spec.bounds is None else spec.bounds.rules
         self._killer = _Killer()
         self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
@@ -182,18 +181,8 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """Whether a rank has failed that the job cannot do without."""
-        view = self.view
-        if self.spec.bounds is None:
-            return any(task.exit is not None and task.exit.failed for task in view.tasks)
-        ends = [one.exit for one in view.tasks if one.exit is not None]
-        if view.failure is not None or (not self._outlasts_errors and any(one.of_the_program for one in ends)):
-            return True
-        return _fails_everywhere(view, self._plan.tasks)
-
-    @property
-    def _outlasts_errors(self) -> bool:
-        return self.spec.bounds is not None and self.spec.bounds.outlasts_errors
+        """True if what is left of the job is to be ended: a rank has failed that it cannot do without."""
+        return judge(self.view, self._plan.tasks, self._rules).decision is Decision.FAIL
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
@@ -206,12 +195,12 @@ class Job:
     def note_lost(self, tasks: Collection[TaskKey], how: str = "") -> None:
         """The node of these tasks has gone, as ``how`` says: those whose end no agent has reported have ended with
         it."""
-        note = f"{LOST}: {how}" if how else LOST
         for one in self.view.tasks:
             if one.task in tasks and one.exit is None:
-                gone = ExitRecord(str(one.task), one.rank, one.node, one.pid, None, None, math.inf, note=note)
                 # An order to start may reach an agent that is about to end.
-                self._coordinator.exited(replace(gone, note=NOT_STARTED) if one.state is TaskState.EXPECTED else gone)
+                reason = ExitReason.NOT_STARTED if one.state is TaskState.EXPECTED else ExitReason.LOST
+                about = (str(one.task), one.rank, one.node, one.pid, None, None, math.inf)
+                self._coordinator.exited(ExitRecord(*about, reason, how))
 
     def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
         """Of these tasks, those that no agent has started will not be."""
@@ -251,7 +240,7 @@ class Job:
 
     def dismiss(self, task: TaskKey) -> None:
         """Ends a process that waits to be taken into the world when training is over."""
-        self._killer.kill(task, _DISMISSED)
+        self._killer.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
 
     def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
         """What the agent of these processes is to do."""
@@ -260,7 +249,7 @@ class Job:
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self.spec.num_proc,
             elastic=self.spec.bounds is not None,
-            outlasts_errors=self._outlasts_errors,
+            outlasts_errors=self._rules.outlasts_errors,
             **self.spec.process_options,
         )
 
@@ -308,16 +297,10 @@ class Job:
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or _unreported(view)
-        # One that has left in order has done its part, whatever ended its process on its way out.
-        exits = tuple(
-            task.exit
-            for task in view.tasks
-            if task.exit is not None and (task.task not in view.leavers or not task.exit.failed or task.exit.raised)
-        )
-        lost = _survived(exits, view, self._outlasts_errors) if self.spec.bounds is not None else ()
+        judged = judge(view, self._plan.tasks, self._rules, ended=True)
         return JobOutcome(
-            exits=tuple(record for record in exits if record not in lost and record.note not in _NOT_NEEDED),
-            survived=lost,
+            exits=judged.ends,
+            survived=judged.survived,
             changes=view.changes if self.spec.bounds is not None else (),
             initialised=view.initialised,
             start_failure=None
@@ -353,11 +336,11 @@ class _Killer:
         """Who can kill these tasks."""
         self._send.update(dict.fromkeys(tasks, send))
 
-    def kill(self, task: TaskKey, reason: str, *, if_stopped: bool = False) -> None:
+    def kill(self, task: TaskKey, why: str, *, if_stopped: bool = False, reason: ExitReason = ExitReason.ENDED) -> None:
         """From any thread; nothing if no agent has the task."""
         send = self._send.get(task)
         if send is not None:
-            send(KillCommand(str(task), reason, if_stopped))
+            send(KillCommand(str(task), why, if_stopped, reason))
 
 
 class _AuxiliaryTaskWatch:
@@ -403,25 +386,17 @@ def _silence_limit(spec: JobSpec) -> float:
     return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
 
 
-def _fails_everywhere(view: JobView, first: Sequence[TaskKey]) -> bool:
-    """Whether all these first tasks have given up and no other one waits for a world either. A world may do without a
-    host on which the program fails."""
-    ends = {one.task: one.exit for one in view.tasks}
-    return not view.initialised and all(one is not None and one.gave_up for one in map(ends.get, first))
-
-
-def _survived(exits: Sequence[ExitRecord], view: JobView, outlasts_errors: bool = False) -> tuple[ExitRecord, ...]:
-    """The failures that an elastic job has outlasted; none if it has failed, as they may be why: unless an error of the
-    program has ended it, which is. A job that ``outlasts_errors`` ends by none.
-
-    A member of the last world counts, too, if rank 0 completed the training and it did not: what it missed, the state
-    of rank 0 has. One that has failed after it had completed the training has failed in what the program does then.
-    """
-    last = {str(task) for task in view.members if not view.trained or task in view.done}
-    ends = [record for record in exits if record.task in last]
-    lost = [record for record in exits if record.failed and record.task not in last]
-    if not outlasts_errors and any(record.of_the_program for record in exits):
-        lost = [record for record in lost if not record.stopped and not record.of_the_program]
-    elif view.failure is not None or not ends or any(record.failed for record in ends):
-        return ()
-    return tuple(record for record in lost if record.note not in _NOT_NEEDED)
+def judge(view: JobView, first: Sequence[TaskKey], rules: Rules, *, ended: bool = False) -> Verdict:
+    """What the ends of the tasks in ``view`` mean; ``first``: the tasks of the first world; ``ended``: all agents have
+    ended."""
+    standing = Standing(
+        first=() if view.initialised else [str(task) for task in first],
+        members=[str(task) for task in view.members] if ended else (),
+        trained=view.trained,
+        completed=[str(task) for task in view.done] if ended else (),
+        leavers={str(task) for task in view.leavers},
+        met=view.initialised,
+        broken=view.failure is not None,
+        ended=ended,
+    )
+    return verdict([one.exit for one in view.tasks if one.exit is not None], standing, rules)
