@@ -30,6 +30,7 @@ from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint
+from tfcollective._base.verdict import first_cause
 from tfcollective._control.client.channel import Channel, Retry
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.identity import current_node_id, discover
@@ -39,7 +40,6 @@ from tfcollective._launch import api
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running.function import make_call
 from tfcollective._launch.system.signals import StopSwitch
-from tfcollective._base.verdict import first_cause
 
 _LOG = get_logger(__name__)
 _NEWEST = "newest"  # the number of the newest call; null: there are to be no more

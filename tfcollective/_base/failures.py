@@ -44,6 +44,15 @@ _MAX_MESSAGE = 1 << 13
 _MAX_CAUSE = 500
 
 
+class ErrorKind(str, Enum):
+    """What brought about an exception."""
+
+    OWN = "own"  # its program; another start may do without it
+    PERMANENT = "permanent"  # its program, and it comes again however often that is started
+    PEER = "peer"  # another rank's failure
+    INTERRUPT = "interrupt"  # a signal, as a KeyboardInterrupt
+
+
 @dataclass(frozen=True)
 class ExceptionRecord:
     """What a worker knows about its own failure.
@@ -55,11 +64,9 @@ class ExceptionRecord:
         cause: the line of its text that says what was wrong.
         folded: the traceback without the frames of frameworks.
         time: when it was raised to the top, in seconds on the monotonic clock of its host.
-        consequence: whether another rank's failure brought it about.
-        permanent: whether it comes again however often the program is started.
+        kind: what brought it about.
         blames: the rank whose end brought it about, or that did not come to a collective in time, as far as the error
             says so; or None.
-        interrupt: whether it is a KeyboardInterrupt: a signal has raised it, and no error of the program.
         final: whether it has ended the process; False: ``init()`` raised it, and the program may have caught it.
     """
 
@@ -67,10 +74,8 @@ class ExceptionRecord:
     message: str
     traceback: str
     time: float
-    consequence: bool
-    permanent: bool = False
+    kind: ErrorKind = ErrorKind.OWN
     blames: int | None = None
-    interrupt: bool = False
     final: bool = True
     cause: str = ""
     folded: str = ""
@@ -144,9 +149,12 @@ class ExitRecord:
     @property
     def raised(self) -> bool:
         """True if it failed by an error of its own program, one that no other task and no Ctrl-C brought about."""
-        if not self.failed or self.exception is None or self.reason in (ExitReason.PEER, ExitReason.DISMISSED):
-            return False
-        return not self.exception.consequence and not self.exception.interrupt
+        other = not self.failed or self.reason in (ExitReason.PEER, ExitReason.DISMISSED)
+        return not other and self._kind in (ErrorKind.OWN, ErrorKind.PERMANENT)
+
+    @property
+    def _kind(self) -> ErrorKind | None:
+        return None if self.exception is None else self.exception.kind
 
     @property
     def consequence(self) -> bool:
@@ -154,22 +162,22 @@ class ExitRecord:
         own and was stopped on its way out is none: the others may have ended first."""
         if self.reason in (ExitReason.PEER, ExitReason.STOPPED):
             return not self.raised
-        return self.exception is not None and self.exception.consequence
+        return self._kind is ErrorKind.PEER
 
     @property
     def blames(self) -> int | None:
         """The rank whose end brought this one about, as far as its exception says so."""
-        return None if self.exception is None or not self.exception.consequence else self.exception.blames
+        return self.exception.blames if self.exception is not None and self._kind is ErrorKind.PEER else None
 
     @property
     def awaited(self) -> int | None:
         """The rank that did not come to a collective in time, if that is how this one has failed."""
-        return None if self.exception is None or self.exception.consequence else self.exception.blames
+        return self.exception.blames if self.exception is not None and self._kind is not ErrorKind.PEER else None
 
     @property
     def _was_ending(self) -> bool:
         """Whether a signal has ended a process that an exception had ended already, but for what it does at its end."""
-        return self.signal is not None and self.exception is not None and not self.exception.interrupt
+        return self.signal is not None and self._kind not in (None, ErrorKind.INTERRUPT)
 
     @property
     def status(self) -> int:
@@ -277,10 +285,8 @@ def describe_exception(
         message=_shortened(message, _MAX_MESSAGE),
         traceback=_shortened(_traceback_of(error), _MAX_TRACEBACK),
         time=now,
-        consequence=consequence or is_consequence(error),
-        permanent=is_permanent(error),
+        kind=ErrorKind.PEER if consequence else kind_of(error),
         blames=_named_peer(error) if blames is None else blames,
-        interrupt=isinstance(error, KeyboardInterrupt),
         final=final,
         cause=cause_line(kind, message)[:_MAX_CAUSE],
         folded=_folded(error),
@@ -318,16 +324,17 @@ def _shortened(text: str, limit: int) -> str:
     return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
 
 
-def is_consequence(error: BaseException) -> bool:
-    """Whether the type of an error says that another rank's failure brought it about."""
+def kind_of(error: BaseException) -> ErrorKind:
+    """What the type of an error says that brought it about."""
+    if isinstance(error, KeyboardInterrupt):
+        return ErrorKind.INTERRUPT
     if isinstance(error, CollectiveError):
-        return error.code in _CONSEQUENCE_CODES
-    return any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)
-
-
-def is_permanent(error: BaseException) -> bool:
-    """Whether the type of an error says that it comes again however often the program is started."""
-    return isinstance(error, _PERMANENT_TYPES)
+        consequence = error.code in _CONSEQUENCE_CODES
+    else:
+        consequence = any(base.__name__ in _CONSEQUENCE_TYPES for base in type(error).__mro__)
+    if consequence:
+        return ErrorKind.PEER
+    return ErrorKind.PERMANENT if isinstance(error, _PERMANENT_TYPES) else ErrorKind.OWN
 
 
 def _named_peer(error: BaseException) -> int | None:

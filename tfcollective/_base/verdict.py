@@ -7,11 +7,11 @@ launcher about the job while it runs, at its end, and before it starts it again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from tfcollective._base.exit_codes import ExitCode
-from tfcollective._base.failures import ExitReason, ExitRecord
+from tfcollective._base.failures import ErrorKind, ExitReason, ExitRecord
 
 # A shell's "cannot be run" and "not found", and what programs return that do not understand their arguments.
 _USAGE_CODES = (2, ExitCode.USAGE, 126, 127)
@@ -63,9 +63,8 @@ class Standing:
 
     Attributes:
         first: the tasks of its first world.
-        members: the tasks of its newest world.
-        trained: whether rank 0 has completed the training.
-        completed: the members that have.
+        members: the tasks of its newest world; once rank 0 has completed the training only those that have, too: what
+            the others missed, the state of rank 0 has.
         leavers: the tasks that left in order, while the others trained.
         met: whether any task has called ``init()``.
         broken: whether the tasks could not meet, or cannot meet again.
@@ -76,26 +75,11 @@ class Standing:
 
     first: Collection[str] = ()
     members: Collection[str] = ()
-    trained: bool = False
-    completed: Collection[str] = ()
     leavers: Collection[str] = ()
     met: bool = True
     broken: bool = False
     ended: bool = False
     node_lived_until: float | None = None
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A rank without a failure of its own that others needed.
-
-    Attributes:
-        record: its end.
-        late: whether it did not come to a collective in which the others waited; False: it left the world.
-    """
-
-    record: ExitRecord
-    late: bool
 
 
 @dataclass(frozen=True)
@@ -132,16 +116,15 @@ class Verdict:
         return first if not first.consequence and first.seen <= lived else None
 
     @property
-    def missing(self) -> Missing | None:
-        """The rank that brought about all failures without one of its own: it ended well, or was stopped. None if there
-        is none."""
+    def missing(self) -> ExitRecord | None:
+        """The rank that others needed and that has no failure of its own; None if there is none. If the first failure
+        is a consequence, it left the world; else it did not come to a collective in which the others waited."""
         first = self.first
         if first is None:
             return None
         blamed = _blamed(self.ends) if first.consequence else {first.awaited}
         absent = [one for one in self.ends if one.rank in blamed and not one.raised and (one.stopped or not one.failed)]
-        record = min(absent, key=_arrival, default=None)
-        return None if record is None else Missing(record, late=not first.consequence)
+        return min(absent, key=_arrival, default=None)
 
     @property
     def obstacle(self) -> Obstacle | None:
@@ -150,7 +133,7 @@ class Verdict:
         if cause is None:
             return None
         if cause.exception is not None:
-            return Obstacle.PERMANENT if cause.exception.permanent else None
+            return Obstacle.PERMANENT if cause.exception.kind is ErrorKind.PERMANENT else None
         if cause.signal is not None:
             return None
         if cause.exit_code in _USAGE_CODES:
@@ -161,24 +144,17 @@ class Verdict:
 def verdict(records: Sequence[ExitRecord], standing: Standing, rules: Rules) -> Verdict:
     """Judges a job by the ends of its ranks so far. Auxiliary tasks are none of them: training does not need them."""
     ends = [one for one in records if not rules.elastic or _counts(one, standing)]
-    fatal = [one for one in ends if not rules.outlasts(one)]
-    survived = _survived(ends, fatal, standing) if rules.elastic else []
+    errors = {one.task for one in ends if not rules.outlasts(one)}
+    fails = bool(errors) or standing.broken or (rules.elastic and _fails_everywhere(ends, standing))
+    survived = _survived(ends, standing, errors, fails=fails) if rules.elastic else []
     outlasted = {one.task for one in survived}
     ends = [one for one in ends if one.task not in outlasted]
-    decision = _decide(ends, fatal, standing, rules)
-    judged = Verdict(decision, tuple(ends), tuple(survived), standing)
-    if decision is Decision.FAIL and standing.ended and rules.restarts > 0 and judged.obstacle is None:
-        return Verdict(Decision.RESTART, judged.ends, judged.survived, standing)
-    return judged
-
-
-def _decide(ends: Sequence[ExitRecord], fatal: Sequence[ExitRecord], standing: Standing, rules: Rules) -> Decision:
-    if fatal or standing.broken or (rules.elastic and _fails_everywhere(ends, standing)):
-        return Decision.FAIL
     if not standing.ended:
-        return Decision.CONTINUE
-    failed = standing.node_lived_until is not None or any(one.failed for one in ends)
-    return Decision.FAIL if failed else Decision.COMPLETE
+        return Verdict(Decision.FAIL if fails else Decision.CONTINUE, tuple(ends), tuple(survived), standing)
+    failed = fails or standing.node_lived_until is not None or any(one.failed for one in ends)
+    judged = Verdict(Decision.FAIL if failed else Decision.COMPLETE, tuple(ends), tuple(survived), standing)
+    again = failed and rules.restarts > 0 and judged.obstacle is None
+    return replace(judged, decision=Decision.RESTART) if again else judged
 
 
 def _counts(record: ExitRecord, standing: Standing) -> bool:
@@ -189,28 +165,19 @@ def _counts(record: ExitRecord, standing: Standing) -> bool:
     return not record.failed or record.raised or record.task not in standing.leavers
 
 
-def _survived(ends: Sequence[ExitRecord], fatal: Sequence[ExitRecord], standing: Standing) -> list[ExitRecord]:
+def _survived(
+    ends: Sequence[ExitRecord], standing: Standing, errors: Collection[str], *, fails: bool
+) -> list[ExitRecord]:
     """The failures that an elastic job has outlasted. While it continues these are all. If it has failed, none, as they
-    may be why: unless an error of the program has ended it, which is.
-
-    At the end a member of the last world counts, too, if rank 0 completed the training and it did not: what it missed,
-    the state of rank 0 has. One that has failed after it had completed the training has failed in what the program does
-    then.
-    """
+    may be why: unless ``errors`` of the program have ended it, which are."""
     failed = [one for one in ends if one.failed]
-    if not failed:
-        return []
-    last = set(standing.completed).intersection(standing.members) if standing.trained else set(standing.members)
-    lost = [one for one in failed if one.task not in last]
-    if fatal:
-        errors = {one.task for one in fatal}
+    lost = [one for one in failed if one.task not in standing.members]
+    if errors:
         return [one for one in lost if not one.stopped and one.task not in errors]
-    if standing.broken or _fails_everywhere(ends, standing):
-        return []
-    if not standing.ended:
+    if not fails and not standing.ended:
         return failed
-    well = any(one.task in last for one in ends) and all(one.task not in last for one in failed)
-    return lost if well else []
+    members = any(one.task in standing.members for one in ends)
+    return lost if members and not fails and lost == failed else []
 
 
 def _fails_everywhere(ends: Iterable[ExitRecord], standing: Standing) -> bool:

@@ -18,6 +18,7 @@ from tfcollective._base.processes import command_words, program_of
 from tfcollective._base.settings import Settings
 from tfcollective._base.task_specs import TaskSpec, check_task_specs, trainers_of
 from tfcollective._base.topology import PortRange
+from tfcollective._base.verdict import in_order_of_arrival
 from tfcollective._launch.horovod_run import translate
 from tfcollective._launch.launcher import JobOutcome, find_launcher
 from tfcollective._launch.plan.hosts import parse_hosts
@@ -26,7 +27,6 @@ from tfcollective._launch.plan.spec import JobSpec, first_size, from_settings, u
 from tfcollective._launch.report.report import render
 from tfcollective._launch.report.restarts import run_job
 from tfcollective._launch.running.function import make_call
-from tfcollective._base.verdict import in_order_of_arrival
 
 _PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
 _NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}

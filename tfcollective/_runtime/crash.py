@@ -12,9 +12,9 @@ from types import TracebackType
 
 from tfcollective._base.errors import CollectiveError
 from tfcollective._base.failures import (
+    ErrorKind,
     forget_member,
-    is_consequence,
-    is_permanent,
+    kind_of,
     message_of,
     note_member,
     write_exception,
@@ -58,7 +58,7 @@ def noted_if_permanent() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_permanent(error):
+        if kind_of(error) is ErrorKind.PERMANENT:
             _leave_record(path, error, final=False)
         raise
     if path is not None:
@@ -87,7 +87,7 @@ def _leave_record(
 
 def _ends_all(ended_by: CollectiveError | None) -> bool:
     """False also for a rank that was late: it is awaited, and lives."""
-    return ended_by is not None and is_consequence(ended_by)
+    return ended_by is not None and kind_of(ended_by) is ErrorKind.PEER
 
 
 class CrashHook:
@@ -140,7 +140,8 @@ class CrashHook:
                 _leave_record(self._failure_file, error, ended_by)
             finally:
                 self._abort(describe_cause(error))
-            if isinstance(error, Exception) and not is_consequence(error) and not _ends_all(ended_by):
+            own = kind_of(error) is not ErrorKind.PEER and not _ends_all(ended_by)
+            if isinstance(error, Exception) and own:
                 self._report(describe_cause(error))
         if self._previous is not None:
             self._previous(kind, error, trace)

@@ -21,10 +21,10 @@ from tfcollective._base.processes import become_subreaper, state_of
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import Timing
+from tfcollective._base.verdict import first_cause
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.supervisor import Supervisor
-from tfcollective._base.verdict import first_cause
 
 GRACE_S = 30.0
 LIMITS = Timing(settle=1.0, terminate=1.0, interrupt=1.0, grace=GRACE_S)

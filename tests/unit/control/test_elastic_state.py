@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
+from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.state.membership import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
@@ -170,7 +170,7 @@ def test_an_error_of_the_program_may_cost_its_rank_alone():
     state.join(request(2, world=2), 1.0)
     state.failing(task(1), "ValueError: the data is rotten", 1.5)
     assert order(state) == [0, 2]  # they do not wait for the end of its process
-    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     state.exited(ended(1, code=1, exception=error), 2.0)
     assert (state.failure, state.deadline) == (None, None)
     assert state.changes[0].cause == "worker:1 exited with code 1"
@@ -328,7 +328,7 @@ def test_in_a_job_of_fixed_size_all_are_waited_for():
 
 def test_an_error_of_the_program_ends_the_job():
     state = begun()
-    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     state.exited(ended(1, code=1, exception=error), 1.0)
     state.join(request(0, world=2), 1.5)
     outcome = state.outcome(request(0, world=2))
@@ -342,14 +342,14 @@ def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
     for index in (0, 2):
         state.join(request(index, world=2), 1.5)
     state.admit(task(3))
-    error = ExceptionRecord("ConfigError", "cannot read the job key", "", 3.0, consequence=False)
+    error = ExceptionRecord("ConfigError", "cannot read the job key", "", 3.0)
     state.exited(ended(3, code=1, exception=error), 3.0)
     assert "ends an elastic job, too; first, rank 3 (worker:3" in state.failure.message
 
 
 @pytest.mark.parametrize("note", ["it did not come when the world changed", ""])
 def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note):
-    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     record = replace(ended(1, code=None, exception=error), signal=signal.SIGKILL, note=note)
     assert record.raised
     state = begun()
@@ -467,7 +467,7 @@ def test_a_job_of_fixed_size_asks_no_task_to_leave():
 def test_a_program_that_does_not_catch_a_loss_learns_how_to():
     state = begun(2)
     state.exited(ended(1, code=None), 1.0)
-    error = ExceptionRecord("AbortedError", "PEER_LOST: rank 1 is gone", "", 1.0, consequence=True)
+    error = ExceptionRecord("AbortedError", "PEER_LOST: rank 1 is gone", "", 1.0, ErrorKind.PEER)
     state.exited(ended(0, code=1, exception=error), 2.0)
     assert "(ranks go on after a loss in a function of elastic.run, or in fit with" in state.failure.message
     state = begun(2)
@@ -510,7 +510,7 @@ def test_a_program_that_ends_well_because_it_was_asked_to_leave_has_not_ended_th
 def test_an_error_on_a_node_that_is_to_be_taken_away_costs_its_rank_alone():
     state = begun()
     state.ask_to_leave([task(1)], "SIGTERM", 1.0)
-    error = ExceptionRecord("KeyboardInterrupt", "", "", 1.0, consequence=False)
+    error = ExceptionRecord("KeyboardInterrupt", "", "", 1.0)
     state.exited(replace(ended(1, code=1, exception=error), leaving=True), 1.5)
     for index in (0, 2):
         state.join(request(index, world=2), 2.0)

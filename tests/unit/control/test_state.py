@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
+from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.topology import World
 from tfcollective._control.state.membership import Membership, Refusal, RendezvousFailure, TaskState
@@ -365,7 +365,7 @@ def test_of_several_lost_members_the_first_that_no_other_ended_is_reported():
     for index in range(3):
         state.join(request(index, 3), now=0.0)
     assert state.lost_member(1) is None
-    consequence = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, consequence=True)
+    consequence = ExceptionRecord("PeerLostError", "rank 2 is gone", "", 0.5, ErrorKind.PEER)
     state.exited(replace(ended(0, code=1), time=0.5, exception=consequence), now=1.0)  # its agent has spoken first
     state.exited(replace(ended(1, signal=15), time=2.0, reason=ExitReason.STOPPED), now=2.0)
     state.exited(ended(2, signal=9), now=2.0)
@@ -384,7 +384,7 @@ def test_one_that_has_ended_well_is_what_others_may_miss():
     state = membership(3)
     for index in range(3):
         state.join(request(index, 3), now=0.0)
-    consequence = ExceptionRecord("PeerLostError", "rank 1 is gone", "", 0.5, consequence=True, blames=1)
+    consequence = ExceptionRecord("PeerLostError", "rank 1 is gone", "", 0.5, ErrorKind.PEER, blames=1)
     state.exited(replace(ended(0, code=1), exception=consequence), now=1.0)
     state.exited(ended(1, code=0), now=1.5)
     assert state.lost_member(1)[0] == 1

@@ -13,6 +13,7 @@ from tfcollective._base.errors import (
     RendezvousError,
 )
 from tfcollective._base.failures import (
+    ErrorKind,
     ExceptionRecord,
     ExitReason,
     ExitRecord,
@@ -25,7 +26,9 @@ from tfcollective._base.failures import (
 def record(rank, time, *, code=1, signal=None, stopped=False, consequence=None):
     exception = None
     if consequence is not None:
-        exception = ExceptionRecord("SomeError", "text", "traceback", time, consequence)
+        exception = ExceptionRecord(
+            "SomeError", "text", "traceback", time, ErrorKind.PEER if consequence else ErrorKind.OWN
+        )
     return ExitRecord(
         f"worker:{rank}",
         rank,
@@ -64,7 +67,8 @@ def test_an_exception_survives_the_file(tmp_path, error, consequence):
         write_exception(str(path), caught, now=5.0)
     found = read_exception(str(path))
     assert found is not None
-    assert (found.type, found.message, found.time, found.consequence) == (type(error).__name__, "x", 5.0, consequence)
+    assert (found.type, found.message, found.time) == (type(error).__name__, "x", 5.0)
+    assert (found.kind is ErrorKind.PEER) is consequence
     assert "raise error" in found.traceback
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["failure.json"]
@@ -143,7 +147,7 @@ def test_an_error_says_which_rank_it_blames(tmp_path):
 
 
 def test_a_timeout_is_no_consequence_of_the_late_rank():
-    assert not describe_exception(CollectiveTimeoutError("text", peer=2), 1.0).consequence
+    assert describe_exception(CollectiveTimeoutError("text", peer=2), 1.0).kind is ErrorKind.OWN
 
 
 def test_an_error_leaves_a_record_also_where_no_memory_is_left_for_its_traceback(tmp_path, monkeypatch):

@@ -6,12 +6,12 @@ import pytest
 
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
+from tfcollective._base.verdict import Decision, Rules
 from tfcollective._control.serve.job import JobView
 from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import exit_code, render
 from tfcollective._launch.running.job import _unreported, judge
-from tfcollective._base.verdict import Decision, Rules
 
 
 def view(*codes):
@@ -55,3 +55,18 @@ def test_a_rank_that_left_in_order_and_one_of_an_earlier_world_do_not_fail_an_el
     judged = judge(seen, first, Rules(elastic=True), ended=True)
     assert judged.decision is Decision.COMPLETE
     assert [[one.task for one in ends] for ends in (judged.ends, judged.survived)] == [["worker:0"], ["worker:2"]]
+
+
+@pytest.mark.parametrize(
+    ("trained", "done", "decision"),
+    [
+        (False, (), Decision.FAIL),
+        (True, (0,), Decision.COMPLETE),  # what it missed, the state of rank 0 has
+        (True, (0, 1), Decision.FAIL),  # in what the program does after training
+    ],
+)
+def test_a_member_may_miss_the_end_of_a_training_that_rank_0_has_completed(trained, done, decision):
+    first = [TaskKey("worker", rank) for rank in range(2)]
+    completed = frozenset(first[index] for index in done)
+    seen = replace(view(0, 9), members=tuple(first), trained=trained, done=completed)
+    assert judge(seen, first, Rules(elastic=True), ended=True).decision is decision

@@ -427,7 +427,7 @@ def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_bloc
 
 def test_a_host_on_which_ranks_raise_errors_is_blocked_however_long_they_have_trained(began, caplog):
     made = began(("a", 2), on_error="replace")
-    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0, consequence=False)
+    error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     made.job.view.durations[TaskKey("worker", 1)] = 60.0
     made.job.ends("worker:1", 1, exception=error)
     node = made.nodes["a"]

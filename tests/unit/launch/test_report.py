@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
+from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
@@ -19,7 +19,11 @@ def record(rank, time, *, code=1, number=None, stopped=False, exception=None, ta
 
 def exception(kind="ValueError", consequence=False):
     return ExceptionRecord(
-        kind, "text", f"Traceback (most recent call last):\n  in f\n{kind}: text\n", 1.0, consequence
+        kind,
+        "text",
+        f"Traceback (most recent call last):\n  in f\n{kind}: text\n",
+        1.0,
+        ErrorKind.PEER if consequence else ErrorKind.OWN,
     )
 
 

@@ -16,7 +16,7 @@ from tfcollective._base.errors import (
     StateError,
     UnsupportedError,
 )
-from tfcollective._base.failures import ExceptionRecord, ExitRecord, read_exception, write_exception
+from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitRecord, read_exception, write_exception
 from tfcollective._base.processes import PASSED_ON
 from tfcollective._base.settings import Settings
 from tfcollective._launch.api import results_of
@@ -33,7 +33,7 @@ def ended(code=0, number=None, *, exception=None, initialised=True, generation=1
 
 
 def exception(kind="OSError", *, permanent=False):
-    return ExceptionRecord(kind, "text", "", 1.0, False, permanent)
+    return ExceptionRecord(kind, "text", "", 1.0, ErrorKind.PERMANENT if permanent else ErrorKind.OWN)
 
 
 KILLED = ended(number=signal.SIGKILL)
@@ -255,6 +255,6 @@ def test_pauses_grow_to_half_a_minute():
 def test_which_exceptions_come_again(tmp_path, error, permanent):
     write_exception(str(tmp_path / "record"), error, now=1.0)
     record = read_exception(str(tmp_path / "record"))
-    assert record.permanent is permanent
+    assert (record.kind is ErrorKind.PERMANENT) is permanent
     exit_record = ExitRecord("worker:0", 0, "n", 1, 1, None, 1.0, exception=record)
     assert decode(encode(exit_record), ExitRecord, "the record") == exit_record

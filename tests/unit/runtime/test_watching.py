@@ -15,7 +15,7 @@ from time_limits import within
 
 import tfcollective
 from tfcollective._base.errors import ConfigError, CoordinatorError, PeerLostError
-from tfcollective._base.failures import member, read_exception
+from tfcollective._base.failures import ErrorKind, member, read_exception
 from tfcollective._runtime.communicator import CommunicatorInfo
 from tfcollective._runtime.crash import CrashHook, came_through_collective, describe_cause, noted_if_permanent
 from tfcollective._runtime.interrupt import InterruptWatch, is_stuck
@@ -50,7 +50,7 @@ def test_a_crash_is_recorded_reported_and_shown(tmp_path: Path, quiet: list[Base
     assert (sys.excepthook, member(str(tmp_path / "record"))) == (before, None)
     record = read_exception(str(tmp_path / "record"))
     assert record is not None
-    assert (record.type, record.message, record.consequence) == ("ValueError", "rotten\nand more", False)
+    assert (record.type, record.message, record.kind) == ("ValueError", "rotten\nand more", ErrorKind.OWN)
     assert "test_watching" in record.traceback
     assert aborted == ["ValueError: rotten"]
     assert isinstance(quiet[0], ValueError)
@@ -84,7 +84,7 @@ def test_consequences(tmp_path: Path, error: Exception, ended_by_peer: bool, con
     crash(hook, error)
     record = read_exception(str(tmp_path / "record"))
     assert record is not None
-    assert record.consequence is consequence
+    assert (record.kind is ErrorKind.PEER) is consequence
     assert record.blames == (2 if ended_by_peer and consequence else None)
 
 
@@ -129,7 +129,7 @@ def test_an_error_of_configuration_in_init_is_recorded(record_file: Path, monkey
         tfcollective.init()
     record = read_exception(str(record_file))
     assert record is not None
-    assert (record.type, record.permanent, record.consequence) == ("ConfigError", True, False)
+    assert (record.type, record.kind) == ("ConfigError", ErrorKind.PERMANENT)
     assert not record.final  # the program may catch it
     assert "pigeons" in record.message
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
+from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.verdict import (
     Decision,
-    Missing,
     Obstacle,
     Rules,
     Standing,
@@ -20,9 +19,9 @@ from tfcollective._base.verdict import (
 )
 
 CONTINUE, COMPLETE, RESTART, FAIL = Decision.CONTINUE, Decision.COMPLETE, Decision.RESTART, Decision.FAIL
-OWN = ExceptionRecord("ValueError", "text", "", 1.0, consequence=False)
-LOST_PEER = ExceptionRecord("PeerLostError", "text", "", 1.0, consequence=True)
-INTERRUPT = ExceptionRecord("KeyboardInterrupt", "", "", 1.0, consequence=False, interrupt=True)
+OWN = ExceptionRecord("ValueError", "text", "", 1.0)
+LOST_PEER = ExceptionRecord("PeerLostError", "text", "", 1.0, ErrorKind.PEER)
+INTERRUPT = ExceptionRecord("KeyboardInterrupt", "", "", 1.0, ErrorKind.INTERRUPT)
 
 
 def end(rank, code=None, signal=None, **more):
@@ -41,6 +40,7 @@ ENDS = {
     "lost peer, without a record": end(1, 1, reason=ExitReason.PEER),
     "interrupt": end(1, None, 2, exception=INTERRUPT),
     "stopped": end(1, None, 15, reason=ExitReason.STOPPED),
+    "stopped, with an exit code": end(1, 143, reason=ExitReason.STOPPED),
     "lost": end(1, reason=ExitReason.LOST),
     "not started": end(1, reason=ExitReason.NOT_STARTED),
     "dismissed": end(1, None, 9, reason=ExitReason.DISMISSED),
@@ -58,8 +58,6 @@ JOBS = {
 BOTH = ("worker:0", "worker:1")
 PLACES = {
     "member": Standing(members=BOTH),
-    "member without the last step": Standing(members=BOTH, trained=True, completed=BOTH[:1]),
-    "member that completed": Standing(members=BOTH, trained=True, completed=BOTH),
     "of an earlier world": Standing(members=BOTH[:1]),
     "left in order": Standing(members=BOTH[:1], leavers=BOTH[1:]),
 }
@@ -73,7 +71,7 @@ def expected(kind, job, place):
         return FAIL
     if kind in ERRORS and job == "elastic":
         return FAIL
-    counts = place in ("member", "member that completed") and kind not in UNNEEDED
+    counts = place == "member" and kind not in UNNEEDED
     return FAIL if counts else COMPLETE
 
 
@@ -106,7 +104,7 @@ def test_what_becomes_of_a_job_that_runs(kind, job):
         (["exit code", None], False, "elastic", CONTINUE),  # one runs
         (["exit code", "well"], False, "elastic", CONTINUE),
         (["exit code", "signal"], False, "elastic", CONTINUE),
-        (["exit code", "stopped"], False, "elastic", CONTINUE),
+        (["exit code", "stopped, with an exit code"], False, "elastic", CONTINUE),
         (["exit code", "lost"], False, "elastic", CONTINUE),
         (["exit code", "error, leaving"], False, "elastic", CONTINUE),
         (["exit code", "exit code"], True, "elastic", CONTINUE),  # one that took their place waits for others
@@ -145,6 +143,10 @@ def test_what_was_lost_before_the_job_failed_otherwise_may_be_why():
     assert left(KILLED, replace(KILLED, task="worker:0", rank=0), broken=True) == ()
 
 
+def test_what_was_lost_may_be_why_if_no_member_of_the_last_world_has_reported_its_end():
+    assert left(KILLED) == ()
+
+
 def test_a_member_that_is_lost_together_with_an_error_of_the_program_may_be_why():
     assert left(KILLED, ERROR, members=BOTH, broken=True) == ()
 
@@ -161,7 +163,7 @@ def test_a_member_that_is_lost_together_with_an_error_of_the_program_may_be_why(
         (end(0, 3), False, Obstacle.NEVER_BEGAN),
         (end(0, 127), True, Obstacle.USAGE),
         (end(0, 1, exception=OWN), False, None),
-        (end(0, 1, exception=replace(OWN, permanent=True)), True, Obstacle.PERMANENT),
+        (end(0, 1, exception=replace(OWN, kind=ErrorKind.PERMANENT)), True, Obstacle.PERMANENT),
     ],
 )
 def test_a_job_that_failed_is_started_again_unless_it_would_fail_again(record, met, obstacle):
@@ -173,7 +175,7 @@ def test_a_job_that_failed_is_started_again_unless_it_would_fail_again(record, m
 
 
 def test_a_node_that_was_lost_before_a_rank_failed_is_the_cause():
-    failed = replace(end(0, 1, exception=replace(OWN, permanent=True)), seen=9.0)
+    failed = replace(end(0, 1, exception=replace(OWN, kind=ErrorKind.PERMANENT)), seen=9.0)
     before = verdict([failed], Standing(ended=True, node_lived_until=8.0), Rules(restarts=1))
     assert (before.cause, before.first, before.decision) == (None, failed, RESTART)
     after = verdict([failed], Standing(ended=True, node_lived_until=34.0), Rules(restarts=1))
@@ -189,10 +191,8 @@ EXCEPTIONS = st.none() | st.builds(
     message=st.just(""),
     traceback=st.just(""),
     time=st.integers(0, 3).map(float),
-    consequence=st.booleans(),
-    permanent=st.booleans(),
+    kind=st.sampled_from(ErrorKind),
     blames=st.none() | st.integers(0, 4),
-    interrupt=st.booleans(),
 )
 
 
@@ -224,8 +224,6 @@ STANDINGS = st.builds(
     Standing,
     first=TASKS,
     members=TASKS,
-    trained=st.booleans(),
-    completed=TASKS,
     leavers=TASKS,
     met=st.booleans(),
     broken=st.booleans(),
@@ -252,7 +250,7 @@ def test_each_set_of_ends_has_one_verdict(records, standing, rules):
     if judged.decision is RESTART:
         assert rules.restarts > 0
         assert judged.obstacle is None
-    assert judged.missing is None or not judged.missing.record.raised
+    assert judged.missing is None or not judged.missing.raised
 
 
 @given(any_records(), STANDINGS, RULES)
@@ -262,6 +260,12 @@ def test_a_verdict_does_not_depend_on_the_order_of_the_records(records, standing
         again = verdict(other, standing, rules)
         assert (again.decision, again.cause, again.missing) == (judged.decision, judged.cause, judged.missing)
         assert (set(again.ends), set(again.survived)) == (set(judged.ends), set(judged.survived))
+
+
+def test_of_two_tasks_that_had_the_same_rank_the_newer_one_is_blamed():
+    older, newer = replace(blaming(1, 1.0, 3), seen=1.0), replace(end(1, None, 9), task="worker:4", seen=2.0)
+    for records in itertools.permutations([older, newer, blaming(0, 1.0, 1, seen=3.0), end(3, None, 11)]):
+        assert first_cause(records) is newer
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
@@ -279,7 +283,11 @@ def test_a_failure_that_others_blame_is_the_first_cause_in_whatever_order_the_re
 
 
 def record(rank, time, *, code=1, signal=None, stopped=False, consequence=None):
-    exception = None if consequence is None else ExceptionRecord("SomeError", "text", "", time, consequence)
+    exception = (
+        None
+        if consequence is None
+        else ExceptionRecord("SomeError", "text", "", time, ErrorKind.PEER if consequence else ErrorKind.OWN)
+    )
     reason = ExitReason.STOPPED if stopped else ExitReason.ENDED
     return end(rank, None if signal else code, signal, time=time, reason=reason, exception=exception)
 
@@ -300,7 +308,7 @@ def test_the_first_cause_is_no_consequence():
 
 def blaming(rank, time, blames, *, node="node", seen=0.0):
     """The end of a rank whose error names another."""
-    exception = ExceptionRecord("PeerLostError", "text", "", time, consequence=True, blames=blames)
+    exception = ExceptionRecord("PeerLostError", "text", "", time, ErrorKind.PEER, blames=blames)
     return replace(record(rank, time), exception=exception, node=node, seen=seen)
 
 
@@ -325,7 +333,7 @@ def test_the_rank_that_others_blame_comes_before_one_that_no_rank_blames():
 
 
 def test_blame_leads_over_several_ranks_to_the_first():
-    lost = ExceptionRecord("RendezvousError", "text", "", 3.0, consequence=True)
+    lost = ExceptionRecord("RendezvousError", "text", "", 3.0, ErrorKind.PEER)
     chain = [blaming(0, 1.0, 1), blaming(1, 2.0, 2), replace(record(2, 3.0), exception=lost), blaming(4, 0.5, 0)]
     assert first_cause(chain) is chain[2]
     circle = [blaming(0, 2.0, 1), blaming(1, 1.0, 0)]
@@ -334,14 +342,14 @@ def test_blame_leads_over_several_ranks_to_the_first():
 
 
 def test_a_rank_that_others_have_waited_for_in_vain_is_late():
-    timeout = ExceptionRecord("CollectiveTimeoutError", "text", "", 1.0, consequence=False, blames=2)
+    timeout = ExceptionRecord("CollectiveTimeoutError", "text", "", 1.0, blames=2)
     waited = replace(record(0, 1.0), exception=timeout)
     stopped = record(2, 3.0, signal=15, stopped=True)
-    assert missing([waited, stopped]) == Missing(stopped, late=True)
+    assert missing([waited, stopped]) is stopped
     assert first_cause([waited, stopped]) is waited  # whose exit code is the job's
-    own = ExceptionRecord("ValueError", "text", "", 2.0, consequence=False)
+    own = ExceptionRecord("ValueError", "text", "", 2.0)
     assert missing([waited, replace(stopped, exception=own)]) is None  # it says itself what was wrong
-    assert missing([blaming(0, 1.0, 2), stopped]) == Missing(stopped, late=False)
+    assert missing([blaming(0, 1.0, 2), stopped]) is stopped
     assert missing([]) is None
 
 
@@ -349,7 +357,7 @@ def test_a_rank_that_others_blame_but_that_did_not_fail_has_left_too_early():
     well, stopped = record(2, 0.5, code=0), record(2, 3.0, signal=15, stopped=True)
     for left in (well, stopped):
         ends = [record(3, 0.1, code=0), blaming(0, 1.0, 1), blaming(1, 2.0, 2), left]
-        assert missing(ends) == Missing(left, late=False)
+        assert missing(ends) is left
         assert first_cause(ends) is ends[1]  # whose exit code is the job's
     assert missing([blaming(0, 1.0, 2), record(2, 2.0, code=3)]) is None  # it failed
     assert missing([record(1, 1.0), blaming(0, 2.0, 2), well]) is None  # another one failed

@@ -12,13 +12,13 @@ from enum import Enum
 
 from tfcollective._base.clock import LivenessTracker
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.failures import ExitRecord
+from tfcollective._base.failures import ErrorKind, ExitRecord
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey, trainers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
-from tfcollective._control.state.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
 from tfcollective._base.verdict import first_cause
+from tfcollective._control.state.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
 
 _WHY_GONE = {
     Absence.ENDED: "its process has ended",
@@ -694,7 +694,7 @@ class Membership:
     def _gave_up(self) -> bool:
         """Whether a rank has ended by an error that tells of another one's loss: its program did not catch it."""
         ends = [view.exit for view in self._views.values() if view.exit is not None]
-        return any(one.exception is not None and one.exception.consequence and one.failed for one in ends)
+        return any(one.failed and one.exception is not None and one.exception.kind is ErrorKind.PEER for one in ends)
 
     def _describe_end(self, why: Failure) -> str:
         """Why an elastic job has no next world."""

@@ -20,8 +20,8 @@ from enum import Enum
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
-from tfcollective._control.state.causes import Bundles, CountedChanges
 from tfcollective._base.verdict import Rules
+from tfcollective._control.state.causes import Bundles, CountedChanges
 
 NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
 

@@ -38,13 +38,13 @@ from tfcollective._base.processes import (
 from tfcollective._base.settings import environ_snapshot, variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING, Timing
+from tfcollective._base.verdict import Rules
 from tfcollective._launch.agent.output import Console, OutputPump, Tail
 from tfcollective._launch.agent.policy import Stop, StopCause, next_stop, stop_schedule
 from tfcollective._launch.agent.preemption import PreemptionWatch
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.reporter import Reporter
 from tfcollective._launch.agent.spare import Spare
-from tfcollective._base.verdict import Rules
 
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126

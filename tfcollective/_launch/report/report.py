@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.tasks import NO_RANK
+from tfcollective._base.verdict import in_order_of_arrival
 from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome
-from tfcollective._base.verdict import in_order_of_arrival
 
 _TRACEBACK = "Traceback (most recent call last):"
 # The report is to fit on one screen: what it leaves out is in the output above it, and in the files of --log-dir.
@@ -217,15 +217,15 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
 
 def _missing(outcome: JobOutcome) -> tuple[ExitRecord, str] | None:
     """The rank that others needed and that has no failure of its own, and how it is called in the report; or None."""
-    missing = outcome.judge().missing
-    if missing is None:
+    judged = outcome.judge()
+    missing, needed = judged.missing, "while other ranks needed it"
+    if missing is None or judged.first is None:
         return None
-    record, needed = missing.record, "while other ranks needed it"
-    if missing.late:
-        how = f"did not come to a collective in which other ranks waited{', and was stopped' if record.failed else ''}"
+    if not judged.first.consequence:
+        how = f"did not come to a collective in which other ranks waited{', and was stopped' if missing.failed else ''}"
     else:
-        how = f"left {needed}, and was stopped" if record.failed else f"{record.how} {needed}"
-    return record, f"{_who(record, outcome.places)} {how}"
+        how = f"left {needed}, and was stopped" if missing.failed else f"{missing.how} {needed}"
+    return missing, f"{_who(missing, outcome.places)} {how}"
 
 
 def _stderr_lines(record: ExitRecord) -> Iterator[str]:

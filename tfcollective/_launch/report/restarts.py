@@ -10,12 +10,12 @@ from pathlib import Path
 
 from tfcollective._base.errors import ConfigError, TfCollectiveError
 from tfcollective._base.processes import PASSED_ON
+from tfcollective._base.verdict import Decision, Obstacle
 from tfcollective._launch.launcher import JobOutcome, Launcher
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import headline
 from tfcollective._launch.report.tracking import tracking
 from tfcollective._launch.system.signals import forward_signals
-from tfcollective._base.verdict import Decision, Obstacle
 
 _LONGEST_PAUSE_S = 30.0
 

@@ -26,6 +26,7 @@ from tfcollective._base.settings import Settings, variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Placement
+from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.gloo_store import GlooStoreServer
 from tfcollective._control.serve.job import JobEvent, JobView
@@ -39,7 +40,6 @@ from tfcollective._launch.plan.planner import Plan, plan_newcomer
 from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running import function
-from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -391,9 +391,7 @@ def judge(view: JobView, first: Sequence[TaskKey], rules: Rules, *, ended: bool 
     ended."""
     standing = Standing(
         first=() if view.initialised else [str(task) for task in first],
-        members=[str(task) for task in view.members] if ended else (),
-        trained=view.trained,
-        completed=[str(task) for task in view.done] if ended else (),
+        members={str(task) for task in view.members if not view.trained or task in view.done},
         leavers={str(task) for task in view.leavers},
         met=view.initialised,
         broken=view.failure is not None,
