@@ -213,7 +213,7 @@ def batch_normalization_sees_the_joint_batch() -> None:
         return (y, *tape.gradient(loss, [x, *layer.trainable_variables]))
 
     for masked in (False, True):
-        ours, reference = tfc.SyncBatchNormalization(), keras.layers.BatchNormalization(**plain)
+        ours, reference = tfk.SyncBatchNormalization(), keras.layers.BatchNormalization(**plain)
         for layer in (ours, reference):
             layer.build(joint.shape)
         y, dx, *dw = outcome(ours, begin, end, masked)
@@ -245,7 +245,7 @@ def one_rank_may_build_more_models_and_have_a_smaller_last_batch() -> None:
     if rank == 0:
         keras.Sequential([keras.layers.Input((3,)), keras.layers.Embedding(3, 2), keras.layers.Dense(3)])
         keras.metrics.MeanSquaredError()
-    layers = [keras.layers.Embedding(5, 4), keras.layers.Dense(3, activation="relu"), tfc.SyncBatchNormalization()]
+    layers = [keras.layers.Embedding(5, 4), keras.layers.Dense(3, activation="relu"), tfk.SyncBatchNormalization()]
     model = keras.Sequential([keras.layers.Input((6,)), *layers, keras.layers.Dense(1)])
     metric = keras.metrics.MeanSquaredError()
     model.compile(tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse", metrics=[metric])

@@ -9,7 +9,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
-import tfcollective.tensorflow as tfc
+import tfcollective.keras as tfc
 from tfcollective._base.errors import UnsupportedError
 
 pytestmark = pytest.mark.tensorflow

@@ -205,7 +205,7 @@ def test_untried_versions_are_warned_of(caplog: pytest.LogCaptureFixture) -> Non
     "function",
     [
         *(tfc.allreduce, tfc.grouped_allreduce, tfc.broadcast, tfc.allgather, tfc.reducescatter, tfc.alltoall),
-        *(tfc.broadcast_variables, tfc.broadcast_, tfc.broadcast_object),
+        *(tfc.broadcast_variables, tfc.broadcast_object),
         *(tfc.DistributedGradientTape, tfc.PartialDistributedGradientTape, tfc.DistributedOptimizer),
     ],
     ids=lambda function: function.__name__,
