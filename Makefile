@@ -18,8 +18,8 @@ TENSORFLOWS := tf221 $(if $(PYTHON_TF215),tf215)
 WITH_TOOLS := PATH="$(TOOLS):$$PATH"
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-deps
 PYTEST := tools/pytest.sh
-SOURCES := $(shell find native tfcollective launchers benchmarks -type f -regex '.*\.\(cc\|c\|h\|map\|py\|typed\)') \
-  CMakeLists.txt pyproject.toml benchmarks/pyproject.toml setup.py README.md LICENSE NOTICE MANIFEST.in benchmarks/LICENSE benchmarks/README.md
+SOURCES := $(shell find native tfcollective launchers benchmarks -type f -regex '.*\(\.\(cc\|c\|h\|map\|py\|typed\)\|/CMakeLists.txt\)') \
+  CMakeLists.txt CMakePresets.json pyproject.toml benchmarks/pyproject.toml setup.py README.md LICENSE NOTICE MANIFEST.in benchmarks/LICENSE benchmarks/README.md
 say = @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 
 SHELL := /bin/bash
@@ -75,8 +75,8 @@ PYTHON_spark-tf215 = $(PYTHON_TF215)
 
 # Under pip the compiler would not show its progress.
 define libraries
-	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja
-	@$(WITH_TOOLS) cmake --build $(NATIVE) --target wheel_libraries --parallel $(JOBS)
+	@$(WITH_TOOLS) cmake --preset release -DTFC_BENCHMARKS=ON
+	@$(WITH_TOOLS) cmake --build $(NATIVE) --target wheel_libraries tfc_simulator --parallel $(JOBS)
 endef
 
 dist/wheel.made: .venv/tools.made $(SOURCES)
@@ -92,6 +92,8 @@ wheel: dist/wheel.made  ## build the wheels of tfcollective and of its benchmark
 # The same wheels go into every environment.
 .venv/%.installed: .venv/%.made dist/wheel.made
 	@$(VENV)/$*/bin/python $(INSTALL) --force-reinstall dist/*.whl
+	@$(WITH_TOOLS) cmake --install $(NATIVE) --component simulator \
+	  --prefix $$($(VENV)/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 	@touch $@
 
 # The source tree instead, with its shared objects in place.
@@ -99,8 +101,15 @@ wheel: dist/wheel.made  ## build the wheels of tfcollective and of its benchmark
 	$(libraries)
 	@$(VENV)/$*/bin/python -m pip install --quiet --disable-pip-version-check $$($(TOOLS)/python tools/requirements.py build)
 	@$(WITH_TOOLS) $(VENV)/$*/bin/python $(INSTALL) --no-build-isolation -e . -e ./benchmarks
+	@$(WITH_TOOLS) cmake --install $(NATIVE) --component simulator --prefix benchmarks
 	@rm -f .venv/$*.installed
 	@touch $@
+
+# The folder of tfcollective_bench's parent: of a source tree or of an environment.
+SIMULATOR_INTO ?= $(CURDIR)/benchmarks
+simulator: .venv/tools.made  ## build the library of `tfcollective bench simulate` into SIMULATOR_INTO (benchmarks/)
+	$(libraries)
+	@$(WITH_TOOLS) cmake --install $(NATIVE) --component simulator --prefix $(SIMULATOR_INTO)
 
 develop:         ## build the shared objects in place and link the source tree into .venv/tf221
 	@rm -f .venv/tf221.linked && $(MAKE) --no-print-directory .venv/tf221.linked
@@ -148,16 +157,16 @@ format: .venv/tools.made  ## let ruff and clang-format write the files
 	@$(TOOLS)/ruff format .
 	@$(TOOLS)/clang-format -i $(CXX_FILES)
 
-# ---- native tests: tools/test_native.sh FOLDER CMAKE-OPTION... [-- CTEST-OPTION...] ---------------------------------
+# ---- native tests: tools/test_native.sh FOLDER PRESET CMAKE-OPTION... [-- CTEST-OPTION...] ---------------------------------
 
 test-native: .venv/tools.made  ## native tests
-	@tools/test_native.sh $(NATIVE)
+	@tools/test_native.sh $(NATIVE) dev
 
 test-native-asan: .venv/tools.made  ## native tests under the address and undefined-behaviour sanitizers
-	@tools/test_native.sh build/asan -DTFC_SANITIZE=address
+	@tools/test_native.sh build/asan asan
 
 test-native-tsan: .venv/tools.made  ## native tests under the thread sanitizer
-	@tools/test_native.sh build/tsan -DTFC_SANITIZE=thread
+	@tools/test_native.sh build/tsan tsan
 
 test-native-aarch64: .venv/tools.made .venv/release.made  ## native tests for aarch64, emulated by qemu-aarch64-static; slow
 	@tools/release/test_aarch64.sh
@@ -165,17 +174,17 @@ test-native-aarch64: .venv/tools.made .venv/release.made  ## native tests for aa
 # Later than every limit for hosts that are gone, and more than connections hold. make test-late LATE="60 512"
 LATE ?= 15 128
 test-late: .venv/tools.made  ## a rank that comes 15 s late to 128 MiB (LATE="SECONDS MIB")
-	@TFC_TEST_LATE_SECONDS=$(word 1,$(LATE)) TFC_TEST_LATE_MIB=$(word 2,$(LATE)) tools/test_native.sh $(NATIVE) -- -R 'LateTest|CutOff'
+	@TFC_TEST_LATE_SECONDS=$(word 1,$(LATE)) TFC_TEST_LATE_MIB=$(word 2,$(LATE)) tools/test_native.sh $(NATIVE) dev -- -R 'LateTest|CutOff'
 
 bench-native: .venv/tools.made  ## build and run the native benchmarks
-	@$(WITH_TOOLS) cmake -S . -B $(NATIVE) -G Ninja -DTFC_BENCHMARKS=ON
+	@$(WITH_TOOLS) cmake --preset release -DTFC_BENCHMARKS=ON
 	@$(WITH_TOOLS) cmake --build $(NATIVE) --parallel $(JOBS)
 	@for benchmark in $(NATIVE)/bench_*; do [ ! -x $$benchmark ] || { echo "== $$benchmark"; $$benchmark || exit 1; }; done
 
 include tools/suites.mk tools/release/release.mk
 
 clean:           ## remove what was built; the environments stay
-	rm -rf build benchmarks/build dist models *.egg-info benchmarks/*.egg-info tfcollective/_runtime/native_library/*.so tfcollective/_runtime/native_library/tf_gpu .mypy_cache .ruff_cache .import_linter_cache .venv/*.{installed,linked}
+	rm -rf build benchmarks/build dist models *.egg-info benchmarks/*.egg-info tfcollective/_runtime/native_library/*.so tfcollective/_runtime/native_library/tf_gpu benchmarks/tfcollective_bench/simulate/*.so .mypy_cache .ruff_cache .import_linter_cache .venv/*.{installed,linked}
 
 distclean: clean ## remove the environments, too
 	rm -rf .venv

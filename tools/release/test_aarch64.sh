@@ -14,5 +14,5 @@ if [ ! -e "$libc" ]; then
 fi
 # They make system calls fail with seccomp, which the emulator does not have, or read TCP_INFO, of which it gives 4 bytes.
 not_emulated='ArenaMemoryTest.(ARefused|TooLittle|AChannelThat|AFileSystem)|TroubleTest.(Where|SharedMemoryThatRuns|WithoutMemory)|AckWatchTest.AHostThatIsCutOffIsSilent'
-exec tools/test_native.sh build/aarch64 --toolchain "$PWD/tools/release/zig.cmake" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+exec tools/test_native.sh build/aarch64 dev --toolchain "$PWD/tools/release/zig.cmake" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
   "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64-static;-L;$libc/usr/aarch64-linux-gnu" -- -E "$not_emulated"

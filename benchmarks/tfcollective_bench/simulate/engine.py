@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from tfcollective._base.errors import InternalError
-from tfcollective._runtime.native_library.abi import StepKind
 from tfcollective_bench.simulate.network import Network
-from tfcollective_bench.simulate.steps import Step
+from tfcollective_bench.simulate.steps import Step, StepKind
 
 __all__ = ["duration", "looks_the_same"]
 
@@ -47,7 +46,7 @@ def looks_the_same(samples: Mapping[int, Sequence[Step]], size: int) -> bool:
 
 
 def _relative(step: Step, rank: int, size: int) -> tuple[int, int, int, int, bool]:
-    offset = -1 if step.kind == StepKind.STEP_WAIT else (step.peer - rank) % size
+    offset = -1 if step.kind == StepKind.WAIT else (step.peer - rank) % size
     return (step.kind, offset, step.message, step.request, step.to_scratch)
 
 
@@ -89,10 +88,10 @@ class _Rank:
         """Takes steps until the end (None) or until a message is missing (which one)."""
         while self._next < len(self._steps):
             step = self._steps[self._next]
-            if step.kind == StepKind.STEP_SEND:
+            if step.kind == StepKind.SEND:
                 self._left[step.request] = self._link.send(self.clock, step.bytes)
                 arrivals[self._key(step)] = self._left[step.request] + self._network.alpha
-            elif step.kind == StepKind.STEP_RECEIVE:
+            elif step.kind == StepKind.RECEIVE:
                 self._requests[step.request] = step
             elif step.request in self._left:
                 self.clock = max(self.clock, self._left.pop(step.request))
@@ -109,9 +108,9 @@ class _Rank:
 
     def _key(self, step: Step) -> _Message:
         if self._mates:
-            offset = step.peer - self._rank if step.kind == StepKind.STEP_SEND else self._rank - step.peer
+            offset = step.peer - self._rank if step.kind == StepKind.SEND else self._rank - step.peer
             return (offset % self._mates, 0, step.message)
-        ends = (self._rank, step.peer) if step.kind == StepKind.STEP_SEND else (step.peer, self._rank)
+        ends = (self._rank, step.peer) if step.kind == StepKind.SEND else (step.peer, self._rank)
         return (*ends, step.message)
 
 

@@ -24,6 +24,7 @@ from tfcollective_bench.simulate.calibrate import (
 )
 from tfcollective_bench.simulate.network import Network, network_of
 from tfcollective_bench.simulate.options import SimulateOptions
+from tfcollective_bench.simulate.steps import load_simulator
 
 __all__ = ["PREDICTED", "run_simulation"]
 
@@ -44,7 +45,11 @@ def run_simulation(
         command: as typed, for the report.
         watch: given the number of turns, opens something that takes every event.
         say: takes what is done, for people.
+
+    Raises:
+        ConfigError: the simulator's library is not here.
     """
+    load_simulator()  # before minutes of measuring
     started, hardware = time.time(), probe_hardware()
     reports, refused = _measure(options, watch, say)
     samples = [sample for report in (*given, *reports) for sample in report.samples]

@@ -9,16 +9,16 @@ from bench_reports import make_report
 from tfcollective._base.codec import decode, encode
 from tfcollective._base.errors import InternalError, InvalidArgumentError
 from tfcollective._cli import main
-from tfcollective._runtime.native_library.abi import StepKind
 from tfcollective_bench.model import Report, Sample
 from tfcollective_bench.report import write_json
+from tfcollective_bench.simulate import steps
 from tfcollective_bench.simulate.calibrate import calibrate, fitted, measure_gamma, measured_worlds, predict
 from tfcollective_bench.simulate.engine import duration, looks_the_same
 from tfcollective_bench.simulate.network import Network, network_of, ring_bound
 from tfcollective_bench.simulate.options import SimulateOptions
 from tfcollective_bench.simulate.pages import overview, sections
 from tfcollective_bench.simulate.run import run_simulation
-from tfcollective_bench.simulate.steps import Step, allreduce_steps
+from tfcollective_bench.simulate.steps import LIBRARY, Step, StepKind, allreduce_steps, load_simulator
 from tfcollective_bench.wire import PAYLOAD
 
 ALPHA = 1e-4
@@ -26,26 +26,34 @@ ONLY_LATENCY = Network(ALPHA, 0.0, 0.0)
 ONLY_LINK = Network(0.0, 1e-8, 0.0)
 M = 1 << 20
 
+needs_simulator = pytest.mark.skipif(
+    not LIBRARY.exists(), reason="the simulator's library is not built: make simulator"
+)
 
+
+@needs_simulator
 def test_steps_come_from_the_native_algorithms():
-    steps = allreduce_steps(2, 0, 4)
-    assert [step.kind for step in steps].count(StepKind.STEP_SEND) == 1
-    assert {step.peer for step in steps} == {1, -1}
-    assert sum(step.bytes for step in steps if step.kind == StepKind.STEP_SEND) == 4
+    taken = allreduce_steps(2, 0, 4)
+    assert [step.kind for step in taken].count(StepKind.SEND) == 1
+    assert {step.peer for step in taken} == {1, -1}
+    assert sum(step.bytes for step in taken if step.kind == StepKind.SEND) == 4
     with pytest.raises(InvalidArgumentError, match="rank 2 of 2"):
         allreduce_steps(2, 2, 4)
 
 
+@needs_simulator
 @pytest.mark.parametrize("ranks", [2, 4, 8, 64])
 def test_small_buffers_take_a_latency_for_every_round_of_doubling(ranks):
     assert predict(ranks, 4, ONLY_LATENCY) == pytest.approx(math.log2(ranks) * ALPHA)
 
 
+@needs_simulator
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7, 16])
 def test_large_buffers_take_what_a_ring_moves(ranks):
     assert predict(ranks, 64 * M, ONLY_LINK) == pytest.approx(ring_bound(ONLY_LINK, ranks, 64 * M), rel=0.02)
 
 
+@needs_simulator
 def test_gamma_counts_what_is_combined_and_copy_what_processors_move():
     gamma = Network(0.0, 0.0, 1e-9)
     assert predict(2, 4096, gamma) == pytest.approx(4096e-9)
@@ -57,6 +65,7 @@ def test_gamma_counts_what_is_combined_and_copy_what_processors_move():
     assert slower.on_shared_cores(2, 4) == slower
 
 
+@needs_simulator
 def test_a_burst_passes_an_idle_link_at_once():
     burst = replace(ONLY_LINK, burst=1000.0)
     assert predict(2, 400, burst) == 0.0
@@ -65,23 +74,24 @@ def test_a_burst_passes_an_idle_link_at_once():
     assert predict(2, 8 * M, burst) == pytest.approx(predict(2, 8 * M, ONLY_LINK) - 1000e-8, rel=1e-3)
 
 
+@needs_simulator
 @pytest.mark.parametrize("ranks", [3, 6, 8])
 def test_one_rank_of_a_ring_stands_for_all(ranks):
     network = Network(ALPHA, 1e-8, 1e-10)
-    steps = {rank: allreduce_steps(ranks, rank, 3 * M) for rank in range(ranks)}
-    assert looks_the_same(steps, ranks)
+    taken = {rank: allreduce_steps(ranks, rank, 3 * M) for rank in range(ranks)}
+    assert looks_the_same(taken, ranks)
     # Without the short cut: ranks that differ in a message for which no rank waits.
-    extra = Step(StepKind.STEP_RECEIVE, (0 + 1) % ranks, 1 << 30, 0, 1 << 30)
-    odd = {**steps, 0: [*steps[0], extra]}
+    extra = Step(StepKind.RECEIVE, (0 + 1) % ranks, 1 << 30, 0, 1 << 30)
+    odd = {**taken, 0: [*taken[0], extra]}
     assert not looks_the_same(odd, ranks)
-    assert duration(ranks, steps.__getitem__, network) == pytest.approx(
+    assert duration(ranks, taken.__getitem__, network) == pytest.approx(
         duration(ranks, odd.__getitem__, network), rel=1e-4
     )
 
 
 def test_a_message_that_no_rank_sends_is_an_internal_error():
-    receive = Step(StepKind.STEP_RECEIVE, 1, 7, 8, 1)
-    programs = {0: [receive, Step(StepKind.STEP_WAIT, -1, 0, 0, 1)], 1: []}
+    receive = Step(StepKind.RECEIVE, 1, 7, 8, 1)
+    programs = {0: [receive, Step(StepKind.WAIT, -1, 0, 0, 1)], 1: []}
     with pytest.raises(InternalError, match="no rank sends"):
         duration(2, programs.__getitem__, ONLY_LATENCY)
 
@@ -101,6 +111,7 @@ def lab_samples(network, worlds=(2, 4), sizes=(4, 65536, 8 * M), link="1gbit"):
             yield Sample("ctypes", row, "latency", "s", (predict(ranks, size, network),) * 3, 0)
 
 
+@needs_simulator
 def test_the_model_finds_its_own_numbers_again():
     true = Network(3e-4, 1e-9, 0.0, copy=4e-9)
     measured = measured_worlds(list(lab_samples(true)))
@@ -127,6 +138,7 @@ def simulated(**options):
     return run_simulation(asked, [measured_report()], ["tfcollective"], None, lambda text: None)
 
 
+@needs_simulator
 def test_predictions_stand_next_to_what_was_measured():
     report = decode(encode(simulated()), Report, "the report")
     model, check, predictions = overview(report)
@@ -146,6 +158,7 @@ def test_predictions_stand_next_to_what_was_measured():
     assert simulated(alpha=1e-3).settings["networks"]["1gbit"]["alpha"] == 1e-3
 
 
+@needs_simulator
 def test_nothing_measured_is_said(tmp_path, capsys):
     command = ["bench", "simulate", "-np", "4096", "--sizes", "4", "--link", "10gbit", "--alpha", "10"]
     assert main([*command, "--out", str(tmp_path)]) == 0
@@ -155,6 +168,7 @@ def test_nothing_measured_is_said(tmp_path, capsys):
     assert "How to read this" in (tmp_path / "simulate.html").read_text()
 
 
+@needs_simulator
 def test_a_lab_that_cannot_be_had_is_said_and_predictions_go_on(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert main(["bench", "simulate", "-np", "8", "--sizes", "4K", "--link", "1gbit", "--hosts", "2"]) == 0
@@ -163,6 +177,14 @@ def test_a_lab_that_cannot_be_had_is_said_and_predictions_go_on(monkeypatch, cap
     assert "not measured: network namespaces need Linux and root" in said.err
 
 
+def test_without_its_library_it_says_how_to_build_it(monkeypatch, tmp_path, capsys):
+    load_simulator.cache_clear()
+    monkeypatch.setattr(steps, "LIBRARY", tmp_path / "tfcollective_bench" / "simulate" / "libtfc_simulator.so")
+    assert main(["bench", "simulate", "-np", "8"]) == 64
+    assert f"make simulator SIMULATOR_INTO={tmp_path}" in capsys.readouterr().err
+
+
+@needs_simulator
 def test_reports_are_read(tmp_path, capsys):
     write_json(measured_report(), tmp_path / "testbed.json")
     command = ["bench", "simulate", "-np", "8", "--sizes", "4", "--link", "1gbit", str(tmp_path / "testbed.json")]

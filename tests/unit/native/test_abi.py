@@ -26,7 +26,6 @@ STRUCTS = {
     "tfc_request": abi.Request,
     "tfc_plan_options": abi.PlanOptions,
     "tfc_timeline_event": abi.TimelineEvent,
-    "tfc_step": abi.Step,
     "tfc_device_options": abi.DeviceOptions,
     "tfc_device_libraries": abi.DeviceLibraries,
     "tfc_device_info": abi.DeviceInfo,
@@ -39,7 +38,6 @@ ENUMS = {
     "tfc_collective": abi.Collective,
     "tfc_log_level": abi.LogLevel,
     "tfc_transport": abi.Transport,
-    "tfc_step_kind": abi.StepKind,
 }
 
 HANDLES = ("listener", "cancellation", "communicator", "plan", "call")
@@ -112,7 +110,6 @@ def _ctype(argument: str) -> object:
         "uint64_t*": ctypes.POINTER(ctypes.c_uint64),
         "tfc_done_fn": abi.DoneFn,
         "tfc_timeline_fn": abi.TimelineFn,
-        "tfc_step_fn": abi.StepFn,
         **{f"tfc_{h}*": ctypes.c_void_p for h in HANDLES},
         **{f"tfc_{h}**": ctypes.POINTER(ctypes.c_void_p) for h in HANDLES},
         **{f"{name}*": ctypes.POINTER(struct) for name, struct in STRUCTS.items()},

@@ -295,29 +295,6 @@ class DeviceCall(ctypes.Structure):
     )
 
 
-class StepKind(IntEnum):
-    """What a rank does (``tfc_step_kind``)."""
-
-    STEP_SEND = 0
-    STEP_RECEIVE = 1
-    STEP_WAIT = 2
-
-
-class Step(ctypes.Structure):
-    """``tfc_step``."""
-
-    _fields_ = (
-        ("struct_size", c_size_t),
-        ("kind", c_int32),
-        ("peer", c_int32),
-        ("message", c_uint32),
-        ("to_scratch", c_int32),
-        ("bytes", c_uint64),
-        ("request", c_uint64),
-    )
-
-
-StepFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(Step))
 TimelineFn = ctypes.CFUNCTYPE(None, c_void_p, POINTER(TimelineEvent))
 
 _code = c_int32
@@ -365,7 +342,6 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_timeline_start": (_code, (_handle, c_size_t, _error_out)),
     "tfc_timeline_add": (_code, (_handle, POINTER(TimelineEvent), _error_out)),
     "tfc_timeline_stop": (_code, (_handle, TimelineFn, c_void_p, POINTER(c_uint64), _error_out)),
-    "tfc_allreduce_steps": (_code, (c_int32, c_int32, c_int64, c_int32, StepFn, c_void_p, _error_out)),
     "tfc_process_set_publish": (_code, (c_int32, _handle, _error_out)),
     "tfc_process_set_acquire": (_code, (c_int32, _handle_out, _error_out)),
 }

@@ -1,12 +1,12 @@
 // tfc_allreduce_steps: what the algorithms really do, as other ranks see it.
+#include "simulator/steps.h"
+
 #include <gtest/gtest.h>
 
 #include <map>
 #include <numeric>
 #include <tuple>
 #include <vector>
-
-#include "tfcollective/tfcollective.h"
 
 namespace {
 

@@ -1,4 +1,5 @@
-// The steps that one rank of an all-reduce takes, from the algorithms themselves.
+#include "simulator/steps.h"
+
 #include <cstdlib>
 #include <memory>
 #include <numeric>
@@ -7,8 +8,7 @@
 #include "base/dtype.h"
 #include "capi/errors.h"
 #include "collectives/algorithms/transport_algorithms.h"
-#include "collectives/transport/recording/recording_transport.h"
-#include "tfcollective/tfcollective.h"
+#include "simulator/recording_transport.h"
 
 namespace {
 
@@ -33,7 +33,6 @@ Status Check(int32_t size, int32_t rank, int64_t count, int32_t dtype, tfc_step_
 
 tfc_step StepOf(const tfc::RecordedStep& step) {
   tfc_step shown{};
-  shown.struct_size = sizeof(shown);
   shown.kind = static_cast<int32_t>(step.kind);
   shown.peer = step.peer;
   shown.message = step.message;

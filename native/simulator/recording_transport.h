@@ -2,8 +2,8 @@
 //
 // What the algorithms send, to whom and in which order depends on sizes alone, never on data, so running one over
 // this transport gives the steps that its rank takes in a real world.
-#ifndef TFCOLLECTIVE_COLLECTIVES_TRANSPORT_RECORDING_RECORDING_TRANSPORT_H_
-#define TFCOLLECTIVE_COLLECTIVES_TRANSPORT_RECORDING_RECORDING_TRANSPORT_H_
+#ifndef TFCOLLECTIVE_SIMULATOR_RECORDING_TRANSPORT_H_
+#define TFCOLLECTIVE_SIMULATOR_RECORDING_TRANSPORT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -51,4 +51,4 @@ class RecordingTransport : public Transport {
 
 }  // namespace tfc
 
-#endif  // TFCOLLECTIVE_COLLECTIVES_TRANSPORT_RECORDING_RECORDING_TRANSPORT_H_
+#endif  // TFCOLLECTIVE_SIMULATOR_RECORDING_TRANSPORT_H_

@@ -1,4 +1,4 @@
-#include "collectives/transport/recording/recording_transport.h"
+#include "simulator/recording_transport.h"
 
 #include <functional>
 
