@@ -160,10 +160,7 @@ void CommunicatorImpl::MakeEngine(const CommunicatorOptions& options, const std:
   engine_options.on_failure = [this] {
     cancel_.Signal();
     if (control_ != nullptr) control_->CancelStart();
-    devices_->OnFailure();
   };
-  engine_options.on_gpu_decision = [this](const Decision& decision) { devices_->OnDecision(decision); };
-  engine_options.on_left = [this] { return devices_->OnLeft(); };
   engine_ = std::make_unique<Engine>(std::move(engine_options));
   devices_ = std::make_unique<DeviceCommunicator>(engine_.get(), std::move(device_options));
 }

@@ -11,6 +11,7 @@
 #include "base/pause.h"
 #include "control/timing.h"
 #include "executor/channels.h"
+#include "executor/host_device.h"
 #include "executor/messages.h"
 #include "executor/plan.h"
 
@@ -75,6 +76,7 @@ class Engine::CallerWaiter final : public Waiter {
 
 Engine::Engine(EngineOptions options)
     : options_(std::move(options)),
+      host_(std::make_unique<HostDevice>(this)),
       departures_(options_.topology.size, &failure_.events()),
       set_up_(options_.topology.size, &failure_),
       joining_(options_.topology.size, &watch_, &failure_, this),
@@ -122,13 +124,13 @@ std::string Engine::Call(int rank) const {
   return index < options_.peers.size() ? options_.peers[index] : "rank " + std::to_string(rank);
 }
 
-void Engine::Complete(Operation* operation) const {
+void Engine::FillIn(Operation* operation) const {
   if (operation->timeout_s <= 0) operation->timeout_s = options_.op_timeout_s;
   operation->late_contributors = &joining_.joined();
 }
 
 Deadline Engine::Start(Operation* operation) const {
-  Complete(operation);
+  FillIn(operation);
   return Deadline::After(operation->timeout_s);
 }
 
@@ -146,14 +148,14 @@ Status Engine::Run(Operation* operation) {
 }
 
 Status Engine::RunInline(Operation* operation) {
-  Complete(operation);
+  FillIn(operation);
   return RunOnCaller(*operation, nullptr);
 }
 
 std::unique_ptr<Prepared> Engine::Prepare(const Operation& operation) const {
   if (!runs_inline_ || !operation.Check(options_.topology.size).ok()) return nullptr;
   auto prepared = std::make_unique<Prepared>(operation, options_.topology.size);
-  Complete(&prepared->operation);
+  FillIn(&prepared->operation);
   return prepared;
 }
 
@@ -226,9 +228,9 @@ Status Engine::WaitUntilNothingRuns() {
   }
   const auto nothing_waits = [this] {
     const MutexLock lock(mutex_);
-    const bool plans_wait = std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) {
+    const bool plans_wait = std::any_of(plans_.begin(), plans_.end(), [this](const auto& entry) {
       const Plan& plan = *entry.second;
-      return plan.waiting > 0 || (plan.on_gpus.value_or(false) && plan.unfinished > 0);
+      return plan.waiting > 0 || (OnOtherDevice(plan) && plan.unfinished > 0);
     });
     return failure_.failed() || (pending_.empty() && !plans_wait);
   };
@@ -475,7 +477,7 @@ void Engine::DropIfForgotten(const std::shared_ptr<Plan>& plan) {
   plan->StartAnew();
 }
 
-void Engine::EndRun(const std::shared_ptr<Plan>& plan) {
+void Engine::Complete(const std::shared_ptr<Plan>& plan) {
   const MutexLock lock(mutex_);
   --plan->unfinished;
   if (Is(kJoining)) failure_.events().Notify();
@@ -505,118 +507,95 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
     done(RunInline(&operation));
     return Status::Ok();
   }
-  return Enqueue(given, bucket, std::move(operation), std::move(done), nullptr);
+  const Deadline deadline = Start(&operation);
+  return Enqueue(host_.get(), given, bucket, Pending{std::move(operation), std::move(done), deadline});
 }
 
-Status Engine::StartGpuBucket(const std::shared_ptr<Plan>& given, size_t bucket, const Operation& operation,
-                              GpuLaunch launch) {
+Status Engine::StartBucketOn(Device* device, const std::shared_ptr<Plan>& given, size_t bucket,
+                             const Operation& operation, uint64_t ticket) {
   TFC_RETURN_IF_ERROR(Admit());
-  if (options_.topology.size == 1) {
-    launch(nullptr, kNoPlanChannel);
-    return Status::Ok();
-  }
   Operation title;
   title.collective = operation.collective;
   title.name = operation.name;
   title.timeout_s = operation.timeout_s;
-  return Enqueue(given, bucket, std::move(title), nullptr, std::move(launch));
+  const Deadline deadline = Start(&title);
+  return Enqueue(device, given, bucket, Pending{std::move(title), nullptr, deadline, ticket});
 }
 
-Status Engine::Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done,
-                       GpuLaunch launch) {
+Status Engine::Enqueue(Device* device, const std::shared_ptr<Plan>& given, size_t bucket, Pending run) {
   std::shared_ptr<Plan> plan;
   const PlanSpec& spec = given->spec();
-  const bool on_gpus = launch != nullptr;
   NoteCaller();
-  const Deadline deadline = Start(&operation);
   bool ask = false;
   std::optional<uint32_t> agreed;
   Status left;
   {
     const MutexLock lock(mutex_);
     TFC_RETURN_IF_ERROR(Admit());
-    if (on_gpus && gpus_closed_) return Status::Ok();
+    if (device == device_ && device_closed_) return Status::Ok();
     // It may have been forgotten since it was acquired, and another one of its name may be in its place.
     plan = plans_.emplace(spec.name, given).first->second;
     TFC_RETURN_IF_ERROR(CheckSame(plan->spec(), spec));
-    if (plan->on_gpus.value_or(on_gpus) != on_gpus)
+    if (plan->device != nullptr && plan->device != device)
       return Status(Code::kInvalidArgument, "the bucket plan '" + spec.name +
                                                 "' has buckets on GPUs and in the host's memory: all must lie in one");
-    if (!plan->on_gpus) plan->on_gpus = on_gpus;
+    plan->device = device;
     // Once the ranks have agreed, the run itself finds out whether it needs a rank that has left.
-    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel) left = watch_.CheckNoneLeft(operation.Title());
+    if (plan->channel.value_or(kNoPlanChannel) == kNoPlanChannel) left = watch_.CheckNoneLeft(run.operation.Title());
     if (left.ok()) {
-      plan->Start(bucket, Pending{std::move(operation), std::move(done), deadline, std::move(launch)});
+      plan->Start(bucket, std::move(run));
       ++begun_;
       ask = !std::exchange(plan->asked, true);
       agreed = plan->channel;
     }
   }
   if (!left.ok()) return FailWith(left);
-  if (ask) AskForPlan(spec, on_gpus);
-  if (agreed) RunBuckets(plan, *agreed);
+  if (ask) AskForPlan(spec, device == device_);
+  if (agreed) device->Enqueue(plan, *agreed);
   KeepTicking();
   return Status::Ok();
 }
 
-void Engine::AskForPlan(const PlanSpec& spec, bool on_gpus) {
+void Engine::AskForPlan(const PlanSpec& spec, bool on_other_device) {
   Request request;
   request.name = spec.name;
   request.subject = Subject::kPlan;
-  request.on_gpus = on_gpus;
-  request.takes_zeros = !on_gpus && (spec.op == Op::kAverage || spec.op == Op::kSum);
+  request.on_gpus = on_other_device;
+  request.takes_zeros = !on_other_device && (spec.op == Op::kAverage || spec.op == Op::kSum);
   request.signature = HashText(WithoutLabels(spec.signature));
   request.view = spec.signature;
   request.timeout_s = spec.timeout_s > 0 ? spec.timeout_s : options_.op_timeout_s;
   Ask(request);
 }
 
-// Runs the buckets whose turn it is on the plan's channel.
-void Engine::RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
-  if (*plan->on_gpus) return LaunchBuckets(plan, plan_channel);
-  if (plan_channel == kNoPlanChannel) return NegotiateBuckets(plan);
-  scheduler_->Submit(plan_channel, [this, plan](const Resources& resources, Channel* channel) {
-    while (true) {
-      std::optional<Pending> run;
-      {
-        const MutexLock lock(mutex_);
-        run = plan->Next();
-        if (!run) return;
-        if (Is(kJoining)) failure_.events().Notify();
-      }
-      const Status status = RunWatched(run->operation, resources, run->deadline, channel);
-      scheduler_->CallOutside([&] { run->done(status); });
-      EndRun(plan);
-    }
-  });
-}
+bool Engine::OnOtherDevice(const Plan& plan) const { return plan.device != nullptr && plan.device == device_; }
 
 // Under the mutex: threads that start buckets at the same time must not change their order.
-void Engine::LaunchBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel) {
+void Engine::TakeTurns(const std::shared_ptr<Plan>& plan, const std::function<void(const Pending& run)>& take) {
   const MutexLock lock(mutex_);
-  while (const auto run = plan->Next()) run->launch(plan, plan_channel);
+  while (const auto run = plan->Next()) take(*run);
 }
 
-void Engine::WatchGpu(const Operation& operation, uint32_t channel, uint64_t sequence) {
+void Engine::Watch(const Operation& operation, uint32_t channel, uint64_t sequence) {
   // An error has failed the engine, which ends the operation, too.
   if (BeginWatched(operation, channel, sequence).ok() && Is(kSomeJoined))
     static_cast<void>(joining_.Call(operation, channel, sequence));
 }
 
-// The caller knows what it has not been given to launch, and goes on with that in another way.
-void Engine::CloseGpus() {
+// The device knows what it has not been given, and goes on with that in another way.
+void Engine::CloseDevice() {
   monitor_.AssertHeld();
   table_.CloseGpus();
   const MutexLock lock(mutex_);
-  gpus_closed_ = true;
+  device_closed_ = true;
   for (auto found = plans_.begin(); found != plans_.end();) {
     Plan& plan = *found->second;
-    const bool on_gpus = plan.on_gpus.value_or(false);
-    if (on_gpus) {  // its owner keeps it, and may bring it back
+    const bool on_other_device = OnOtherDevice(plan);
+    if (on_other_device) {  // its owner keeps it, and may bring it back
       plan.order().TakeAll();
       plan.waiting = 0;
     }
-    found = on_gpus ? plans_.erase(found) : std::next(found);
+    found = on_other_device ? plans_.erase(found) : std::next(found);
   }
   failure_.events().Notify();
 }
@@ -631,37 +610,13 @@ void Engine::AllocateOutside(Operation* operation) {
   };
 }
 
-// More plans are in use than there are channels: each bucket is an operation that is matched by name.
-void Engine::NegotiateBuckets(const std::shared_ptr<Plan>& plan) {
-  std::vector<Request> requests;
-  {
-    // Runs of one bucket keep their order.
-    const MutexLock lock(mutex_);
-    for (Pending& run : plan->order().TakeAll()) {
-      const Done done = [this, plan, done = std::move(run.done)](const Status& status) {
-        done(status);
-        EndRun(plan);
-      };
-      requests.push_back(RequestFor(run.operation));
-      pending_[run.operation.name].push_back(Pending{std::move(run.operation), done, run.deadline});
-    }
-    plan->waiting = 0;
-  }
-  for (const Request& request : requests) Ask(request);
-}
-
 void Engine::Fail(const Status& status) {
   if (!failure_.Set(status)) return;
   unusual_ |= kFailed;
-  {
-    const MutexLock lock(mutex_);
-    if (started_) {
-      if (transport_.transport != nullptr) transport_.transport->Interrupt(status);
-      if (arena_ != nullptr) arena_->Interrupt(status);
-    }
-  }
+  host_->Fail(status);
   CancelPending(status);
   if (options_.on_failure) options_.on_failure();
+  if (device_ != nullptr) device_->Fail(status);
 }
 
 // The thread that fails the engine may hold a lock or be on a fiber: the progress thread calls. Handed over with the

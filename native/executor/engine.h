@@ -26,6 +26,7 @@
 #include "communicator/topology.h"
 #include "control/control_connections.h"
 #include "control/failure_arbiter.h"
+#include "device/device.h"
 #include "executor/bucket_order.h"
 #include "executor/departures.h"
 #include "executor/join_protocol.h"
@@ -50,10 +51,6 @@ struct EngineOptions {
   bool probe_link = true;  // at rank 0: whether the ranks measure the transport between them
   Log log;
   std::function<void()> on_failure;  // once, at the first failure; must not block
-  // For GPUs, on the monitor thread; must not block: what Ask has asked for is decided; a rank has left, PEER_LOST if
-  // something waits for it.
-  std::function<void(const Decision& decision)> on_gpu_decision;
-  std::function<Status()> on_left;
 };
 
 // A plan as the ranks agree on it; see PlanOptions in the C header.
@@ -67,18 +64,12 @@ struct PlanSpec {
   double timeout_s = 0.0;
 };
 
-class Plan;  // opaque outside the engine
-
-// Takes a bucket on GPUs whose turn has come: puts it on the plan's channel, or asks for it by name if that is
-// kNoPlanChannel. With the engine's mutex held, so that all buckets keep their order: of the engine it calls Ask only.
-using GpuLaunch = std::function<void(const std::shared_ptr<Plan>& plan, uint32_t channel)>;
-
 // An operation that waits for its turn.
 struct Pending {
-  Operation operation;  // of a bucket on GPUs: without memory
+  Operation operation;  // of a bucket on another device: without memory
   Done done;            // in the host's memory
   Deadline deadline;
-  GpuLaunch launch = nullptr;  // of a bucket on GPUs
+  uint64_t ticket = 0;  // what another device calls it
 };
 
 struct EngineCounters {
@@ -96,6 +87,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
     control_ = control;
     joining_.Attach(control);
   }
+  // Before any thread runs: the device for memory that is not the host's. It must outlive Shutdown.
+  void Attach(Device* device) { device_ = device; }
   // Connects the other parts, which must outlive the engine, and starts the progress thread. `arena`
   // may be nullptr; `add_connection` takes data connections of peers.
   Status Start(PolledTransport transport, Arena* arena, std::function<void(int, UniqueFd)> add_connection);
@@ -110,15 +103,20 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
   // Fills in what the plan says of the bucket's operation.
   static Status FillBucket(const Plan& plan, size_t bucket, Operation* operation);
-  // Starts a bucket on GPUs. `launch` is called once, perhaps before this returns, unless it returns an error, the
-  // engine fails or GPUs are closed; in a world of one without a plan. EndGpuBucket says that it is complete.
-  Status StartGpuBucket(const std::shared_ptr<Plan>& given, size_t bucket, const Operation& operation,
-                        GpuLaunch launch);
-  void EndGpuBucket(const std::shared_ptr<Plan>& plan) { EndRun(plan); }
-  // The operation is the next one to be complete on this channel of plans on GPUs: watches it as those that run here,
-  // for ranks that have left or joined. It must live until EndGpuWatch.
-  void WatchGpu(const Operation& operation, uint32_t channel, uint64_t sequence);
-  void EndGpuWatch(uint32_t channel, bool completed) { watch_.End(channel, completed); }
+  // Starts a bucket on the attached device, which calls it `ticket`. Unless this returns an error, the engine fails or
+  // the device is closed, TakeTurns gives it once, perhaps before this returns. Not in a world of one.
+  Status StartBucketOn(Device* device, const std::shared_ptr<Plan>& given, size_t bucket, const Operation& operation,
+                       uint64_t ticket);
+
+  // For devices. Gives `take` the plan's runs whose turn has come, with the mutex held, so that all buckets keep their
+  // order: of the engine it calls Ask only.
+  void TakeTurns(const std::shared_ptr<Plan>& plan, const std::function<void(const Pending& run)>& take);
+  // A run that a device has taken is complete.
+  void Complete(const std::shared_ptr<Plan>& plan);
+  // The operation is the next one to be complete on this channel of the other device: watches it as those that run
+  // here, for ranks that have left or joined. It must live until EndWatch.
+  void Watch(const Operation& operation, uint32_t channel, uint64_t sequence);
+  void EndWatch(uint32_t channel, bool completed) { watch_.End(channel, completed); }
   // This rank has seen this error in that operation: the arbiter, on the monitor thread, decides what all ranks say.
   void Report(const Status& seen, uint32_t channel, uint64_t sequence);
   // This process does not need the plan of that name any longer: gives its channel back once its runs are done
@@ -138,10 +136,12 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status FailWith(const Status& why);
   // Ends everything here and at the peers with `status`. Never blocks.
   void FailEverywhere(const Status& status) override { FailAll(status); }
-  // Lets rank 0 decide about an operation on GPUs. Not in a world of one.
+  // Lets rank 0 decide about an operation: Device::Decide. Not in a world of one.
   void Ask(const Request& request);
-  // On the monitor thread: nothing runs on GPUs. No rank is waited for there, and no bucket is launched any more.
-  void CloseGpus();
+  // On the monitor thread: nothing runs on the other device. No rank is waited for there, and TakeTurns gives nothing.
+  void CloseDevice();
+  // Why no operation may begin, or OK.
+  Status Admit() const;
   // PEER_LOST if a rank has left: for operations that no rank has begun yet. After a failure, for which ranks leave,
   // too, that failure.
   Status CheckNoneLeft(const std::string& title) const;
@@ -177,13 +177,14 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
 
  private:
   class CallerWaiter;
+  class HostDevice;
 
   // What keeps an operation from running as usual: one look at it is what every operation pays for all of that.
   enum : uint32_t { kFailed = 1, kClosing = 2, kJoining = 4, kSomeJoined = 8 };
   bool Is(uint32_t what) const { return (unusual_.load() & what) != 0; }
 
   bool is_root() const { return options_.topology.rank == 0; }
-  void Complete(Operation* operation) const;  // with what the engine knows: the default timeout, who contributes
+  void FillIn(Operation* operation) const;  // with what the engine knows: the default timeout, who contributes
   // The operation's deadline from now on; completes it.
   Deadline Start(Operation* operation) const;
   std::string Call(int rank) const;  // how messages call a rank
@@ -199,18 +200,14 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status BeginWatched(const Operation& operation, uint32_t channel, uint64_t sequence);
   Status RunWatched(const Operation& operation, const Resources& resources, Deadline deadline, Channel* channel);
   Status Settle(const Status& error, const Operation& operation, uint32_t channel, uint64_t sequence);
-  Status Admit() const;
   static Status ExecuteSafely(const Topology& topology, const Operation& operation, const Resources& resources,
                               Deadline deadline, Channel* channel, const Prepared* prepared = nullptr);
   Status ExecuteAmongJoined(const Operation& operation, const Resources& resources, Deadline deadline,
                             Channel* channel);
   void AllocateOutside(Operation* operation);
-  Status Enqueue(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done, GpuLaunch launch);
-  void AskForPlan(const PlanSpec& spec, bool on_gpus);
-  void RunBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
-  void LaunchBuckets(const std::shared_ptr<Plan>& plan, uint32_t plan_channel);
-  void NegotiateBuckets(const std::shared_ptr<Plan>& plan);
-  void EndRun(const std::shared_ptr<Plan>& plan);
+  Status Enqueue(Device* device, const std::shared_ptr<Plan>& given, size_t bucket, Pending run);
+  void AskForPlan(const PlanSpec& spec, bool on_other_device);
+  bool OnOtherDevice(const Plan& plan) const;  // not in the host's memory
   void DropIfForgotten(const std::shared_ptr<Plan>& plan) TFC_REQUIRES(mutex_);
   Request RequestFor(const Operation& operation) const;
 
@@ -247,7 +244,6 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void FailAll(const Status& status);  // here and, through rank 0, at all ranks
   void Announce(const Decision& decision) TFC_REQUIRES(monitor_);
   void StartPlan(const Decision& decision);
-  void StartOperation(const Decision& decision);
   void Observe(const FailureArbiter::Observation& seen) TFC_REQUIRES(monitor_);
   void Act(const FailureArbiter::Action& action) TFC_REQUIRES(monitor_);
   std::string WaitingIn() const;  // the title of an operation that waits here, or nothing
@@ -263,6 +259,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::optional<std::pair<Deadline, std::string>> OldestPending() const;
 
   const EngineOptions options_;
+  const std::unique_ptr<Device> host_;     // the host's memory
+  Device* device_ = nullptr;               // other memory; set before any thread runs
   ControlConnections* control_ = nullptr;  // set before any thread runs
   // Set under the mutex, before there are callers; the monitor, which runs already, takes the mutex to look.
   Arena* arena_ = nullptr;
@@ -291,7 +289,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   std::function<void(int, UniqueFd)> add_connection_ TFC_GUARDED_BY(mutex_);
   std::map<std::string, std::deque<Pending>> pending_ TFC_GUARDED_BY(mutex_);  // submitted, not decided yet
   std::map<std::string, std::shared_ptr<Plan>> plans_ TFC_GUARDED_BY(mutex_);  // and what they hold
-  bool gpus_closed_ TFC_GUARDED_BY(mutex_) = false;
+  bool device_closed_ TFC_GUARDED_BY(mutex_) = false;
   uint64_t begun_ TFC_GUARDED_BY(mutex_) = 0;  // operations by name and buckets
 
   // How long this rank has done nothing but wait, as far as one look after the other shows.

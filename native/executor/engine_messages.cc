@@ -105,8 +105,8 @@ void Engine::OnFreed(int, const Freed& freed) {
 
 void Engine::OnDecision(int, const Decision& decision) {
   if (decision.subject == Subject::kPlan) return StartPlan(decision);
-  if (!decision.on_gpus) return StartOperation(decision);
-  if (options_.on_gpu_decision) options_.on_gpu_decision(decision);
+  Device* const device = decision.on_gpus ? device_ : host_.get();
+  if (device != nullptr) device->Decide(decision);
 }
 
 void Engine::StartPlan(const Decision& decision) {
@@ -119,30 +119,7 @@ void Engine::StartPlan(const Decision& decision) {
     plan = found->second;
     plan->channel = decision.channel;
   }
-  RunBuckets(plan, decision.channel);
-}
-
-void Engine::StartOperation(const Decision& decision) {
-  std::shared_ptr<Pending> next;
-  bool taken = false;
-  {
-    const MutexLock lock(mutex_);
-    const auto found = pending_.find(decision.name);
-    if (found == pending_.end()) return;  // failed meanwhile
-    next = std::make_shared<Pending>(std::move(found->second.front()));
-    found->second.pop_front();
-    if (found->second.empty()) pending_.erase(found);
-    // Under the mutex: a join that finds nothing pending finds the operation on its channel.
-    taken = decision.refusal.ok() ? scheduler_->Submit(kNegotiatedChannel,
-                                                       [this, next](const Resources& resources, Channel* channel) {
-                                                         const Status status = RunWatched(next->operation, resources,
-                                                                                          next->deadline, channel);
-                                                         scheduler_->CallOutside([&] { next->done(status); });
-                                                       })
-                                  : scheduler_->Call([next, refusal = decision.refusal] { next->done(refusal); });
-  }
-  if (Is(kJoining)) failure_.events().Notify();
-  if (!taken) next->done(failure_.Get());
+  plan->device->Enqueue(plan, decision.channel);
 }
 
 void Engine::OnAbort(int from, const Status& status) {
@@ -216,7 +193,7 @@ void Engine::OnLeft(int, const Left& left) {
   departures_.Leave(left.rank);
   if (left.rank == options_.topology.rank) return;
   Status blocked = BlockedBy(left.rank, left.progress);
-  if (blocked.ok() && options_.on_left) blocked = options_.on_left();
+  if (blocked.ok() && device_ != nullptr) blocked = device_->CheckDepartures();
   if (!blocked.ok()) Observe({FailureArbiter::Event::kBlocked, blocked});
 }
 
@@ -316,12 +293,12 @@ bool Engine::MayGoOn() const {
   });
   if (elsewhere) return true;
   const MutexLock lock(mutex_);
-  return std::any_of(plans_.begin(), plans_.end(), [](const auto& entry) {
+  return std::any_of(plans_.begin(), plans_.end(), [this](const auto& entry) {
     const Plan& plan = *entry.second;
     if (plan.unfinished == 0) return false;
     const bool agreed = plan.channel.value_or(kNoPlanChannel) != kNoPlanChannel;
     // None of its buckets runs though the ranks have agreed: the one whose turn it is has yet to be computed here.
-    return plan.on_gpus.value_or(false) || (agreed && plan.waiting == plan.unfinished);
+    return OnOtherDevice(plan) || (agreed && plan.waiting == plan.unfinished);
   });
 }
 

@@ -43,7 +43,7 @@ class Plan {
     forgotten = false;
   }
 
-  std::optional<bool> on_gpus;        // where the buckets lie, once one has been started; it stays so
+  Device* device = nullptr;           // where the buckets lie, once one has been started; it stays so
   bool asked = false;                 // the ranks are being asked to agree
   std::optional<uint32_t> channel;    // once they have; may be kNoPlanChannel
   size_t waiting = 0;                 // runs in order()

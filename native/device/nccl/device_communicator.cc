@@ -41,6 +41,7 @@ DeviceCommunicator::DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions
       size_(engine->topology().size),
       host_staging_(std::make_unique<HostStagingBackend>(engine_, options_.log, [this] { Signal(); })) {
   for (size_t number = 0; number < kQueues; ++number) queues_[number].number = number;
+  engine_->Attach(this);
 }
 
 DeviceCommunicator::~DeviceCommunicator() { Shutdown(0); }
@@ -279,15 +280,22 @@ Result<DeviceCommunicator::TaskPtr> DeviceCommunicator::BeginBucket(Operation* o
     task->awaits_turn = true;
     AddOpen(task, kBucket);
   }
-  const Status started = engine_->StartGpuBucket(
-      call.plan, call.bucket, task->operation,
-      [this, task](const std::shared_ptr<Plan>& plan, uint32_t channel) { LaunchBucket(task, plan, channel); });
+  const Status started = size_ == 1
+                             ? engine_->Admit()
+                             : engine_->StartBucketOn(this, call.plan, call.bucket, task->operation, task->ticket);
+  if (started.ok() && size_ == 1) LaunchBucket(task, nullptr, kNoPlanChannel);
   if (started.ok()) return task;
   const MutexLock lock(mutex_);
   // Given up, or on its way through the host, meanwhile: its callback hears of that.
   if (open_[kBucket].tasks.erase(task->ticket) == 0) return task;
   *operation = std::move(task->operation);
   return started;
+}
+
+void DeviceCommunicator::Enqueue(const std::shared_ptr<Plan>& plan, uint32_t channel) {
+  engine_->TakeTurns(plan, [&](const Pending& run) {
+    if (const TaskPtr task = FindOpen(run.ticket)) LaunchBucket(task, plan, channel);
+  });
 }
 
 // Its turn in the plan has come.
@@ -509,7 +517,7 @@ void DeviceCommunicator::Ask(Request request) {
   decision.name = std::move(request.name);
   decision.refusal = std::move(request.objection);
   decision.blobs.push_back(std::move(request.blob));
-  OnDecision(decision);
+  Decide(decision);
 }
 
 Request DeviceCommunicator::RequestFor(const Task& task, Subject subject, std::string name) const {
@@ -560,7 +568,7 @@ Status DeviceCommunicator::RowsFrom(const Operation& operation, const std::vecto
   return Status::Ok();
 }
 
-void DeviceCommunicator::OnDecision(const Decision& decision) {
+void DeviceCommunicator::Decide(const Decision& decision) {
   if (decision.subject == Subject::kSetup) return OnSetup(decision);
   const Kind kind = decision.subject == Subject::kDirectCall ? kDirect : kByName;
   TaskPtr task;
@@ -586,7 +594,7 @@ void DeviceCommunicator::OnDecision(const Decision& decision) {
   }
   Signal();
   if (!malformed.ok()) engine_->FailEverywhere(malformed);
-  if (!decision.refusal.ok() && task->plan != nullptr) engine_->EndGpuBucket(task->plan);
+  if (!decision.refusal.ok() && task->plan != nullptr) engine_->Complete(task->plan);
   if (refused) refused(decision.refusal);
 }
 
@@ -608,12 +616,12 @@ void DeviceCommunicator::OnSetup(const Decision& decision) {
     }
   }
   // Ranks that had asked for a call before they hear of this are not to be waited for.
-  if (!judged.ok()) engine_->CloseGpus();
+  if (!judged.ok()) engine_->CloseDevice();
   Signal();
 }
 
 // What the ranks have not agreed on by now the one that has left will never come to.
-Status DeviceCommunicator::OnLeft() {
+Status DeviceCommunicator::CheckDepartures() {
   const MutexLock lock(mutex_);
   for (size_t number = 0; number < kQueues; ++number) {
     const Input& input = inputs_[number];
@@ -626,7 +634,7 @@ Status DeviceCommunicator::OnLeft() {
 
 // ---- end ----
 
-void DeviceCommunicator::OnFailure() { Signal(); }
+void DeviceCommunicator::Fail(const Status&) { Signal(); }
 
 bool DeviceCommunicator::OnOwnThread() const {
   return nccl_thread_id_.load() == std::this_thread::get_id() || direct_mutex_.HeldByThisThread();

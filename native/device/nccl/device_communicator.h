@@ -28,6 +28,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "communicator/operation.h"
+#include "device/device.h"
 #include "device/nccl/gpu.h"
 #include "device/nccl/launch.h"
 #include "device/nccl/libraries.h"
@@ -58,14 +59,14 @@ struct DeviceCall {
 
 class HostStagingBackend;
 
-class DeviceCommunicator {
+class DeviceCommunicator final : public Device {
  public:
   struct Task;  // opaque outside this room
   using TaskPtr = std::shared_ptr<Task>;
 
-  // `engine` must outlive the last call of Shutdown; what EngineOptions has callbacks for is to be passed on here.
+  // Attaches itself to the engine, which must outlive the last call of Shutdown.
   DeviceCommunicator(Engine* engine, DeviceCommunicatorOptions options);
-  ~DeviceCommunicator();
+  ~DeviceCommunicator() override;
   DeviceCommunicator(const DeviceCommunicator&) = delete;
   DeviceCommunicator& operator=(const DeviceCommunicator&) = delete;
 
@@ -87,9 +88,10 @@ class DeviceCommunicator {
   Result<void*> Allocate(const void* like, size_t bytes);
   void Free(void* memory);
 
-  void OnDecision(const Decision& decision);  // monitor thread
-  Status OnLeft();                            // monitor thread; PEER_LOST if something waits for the rank
-  void OnFailure();                           // any thread, never blocks
+  void Enqueue(const std::shared_ptr<Plan>& plan, uint32_t channel) override;
+  void Decide(const Decision& decision) override;
+  Status CheckDepartures() override;
+  void Fail(const Status& status) override;
   // Waits for what is under way, ends NCCL and the NCCL thread. Not on the NCCL thread. False: a call of
   // the driver or of NCCL does not return even then. The thread in it may return at any time: neither this object nor
   // the engine may be destroyed any more.

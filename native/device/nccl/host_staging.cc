@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kGraceSeconds = 1;  // for copies that a failure has left under way
 
-CUdeviceptr Device(const void* memory) { return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)); }
+CUdeviceptr DevicePointer(const void* memory) { return static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(memory)); }
 
 size_t BytesOf(const ConstSpans& spans) {
   size_t bytes = 0;
@@ -97,7 +97,7 @@ Status HostStagingBackend::CopyToHost(Flight* flight) {
   for (ConstSpan& span : flight->on_host.input) {
     if (span.size > 0)
       TFC_RETURN_IF_ERROR(
-          gpu_->Check(api.cuMemcpyDtoHAsync(at, Device(span.data), span.size, stream_), "cuMemcpyDtoHAsync"));
+          gpu_->Check(api.cuMemcpyDtoHAsync(at, DevicePointer(span.data), span.size, stream_), "cuMemcpyDtoHAsync"));
     span.data = at;
     at += span.size;
   }
@@ -209,8 +209,8 @@ Status HostStagingBackend::CopyBack(Flight* flight) {
   const MutableSpans& from = flight->on_host.output;
   for (size_t i = 0; i < to.size(); ++i) {
     if (to[i].size == 0) continue;
-    TFC_RETURN_IF_ERROR(
-        gpu_->Check(api.cuMemcpyHtoDAsync(Device(to[i].data), from[i].data, to[i].size, stream_), "cuMemcpyHtoDAsync"));
+    TFC_RETURN_IF_ERROR(gpu_->Check(api.cuMemcpyHtoDAsync(DevicePointer(to[i].data), from[i].data, to[i].size, stream_),
+                                    "cuMemcpyHtoDAsync"));
   }
   return gpu_->Check(api.cuEventRecord(flight->task->after, stream_), "cuEventRecord");
 }

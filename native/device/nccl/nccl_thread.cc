@@ -119,7 +119,8 @@ bool DeviceCommunicator::Wanted(const Queue& queue) const {
 }
 
 void DeviceCommunicator::AskForSetup(Queue* queue) {
-  // A rank that leaves after this OnLeft hears of; of a bucket whose plan the ranks have agreed on nothing else asks.
+  // CheckDepartures hears of a rank that leaves after this. Nothing else asks about a bucket whose plan the ranks have
+  // agreed on.
   const Status left = engine_->CheckNoneLeft(SetupOf(queue->number));
   if (!left.ok()) return GiveUp(engine_->FailWith(left));
   SetupEntry mine;
@@ -296,11 +297,11 @@ void DeviceCommunicator::Watch(Queue* queue) {
   const TaskPtr& next = queue->in_flight.empty() ? queue->launching : queue->in_flight.front();
   if (queue->number < kBucket || next == nullptr || next == queue->watched) return;
   queue->watched = next;
-  engine_->WatchGpu(next->operation, next->channel, next->sequence);
+  engine_->Watch(next->operation, next->channel, next->sequence);
 }
 
 void DeviceCommunicator::EndWatch(Queue* queue, bool completed) {
-  if (queue->watched != nullptr) engine_->EndGpuWatch(queue->watched->channel, completed);
+  if (queue->watched != nullptr) engine_->EndWatch(queue->watched->channel, completed);
   queue->watched.reset();
 }
 
@@ -318,7 +319,7 @@ void DeviceCommunicator::Poll(Queue* queue) {
       open_[KindOf(task->ticket)].tasks.erase(task->ticket);
     }
     EndWatch(queue, true);
-    if (task->plan != nullptr) engine_->EndGpuBucket(task->plan);
+    if (task->plan != nullptr) engine_->Complete(task->plan);
     completed = true;
   }
   if (completed) Signal();

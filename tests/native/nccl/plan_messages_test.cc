@@ -114,12 +114,9 @@ class Rank final : public ControlHandler {
   }
 
  private:
-  EngineOptions OptionsOf(int rank) {
+  static EngineOptions OptionsOf(int rank) {
     EngineOptions options;
     options.topology = MakeTopology(rank, {"node", "node"});
-    options.on_failure = [this] { devices_->OnFailure(); };
-    options.on_gpu_decision = [this](const Decision& decision) { devices_->OnDecision(decision); };
-    options.on_left = [this] { return devices_->OnLeft(); };
     return options;
   }
 
@@ -217,7 +214,7 @@ TEST_F(GpuPlanMessagesTest, ASetUpWithoutWhatEachRankSaysIsMalformed) {
   decision.subject = Subject::kSetup;
   decision.name = "the set-up of direct calls";
   decision.on_gpus = true;
-  devices.OnDecision(decision);
+  devices.Decide(decision);
   const OnGpu<float> buffer(0, std::vector<float>(kCount, 1.0f));
   Operation operation;
   operation.collective = Collective::kAllReduce;
