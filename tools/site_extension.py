@@ -13,7 +13,8 @@ from typing import Any
 import griffe
 
 _ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`(~?)([^`]+)`")
-_DOCSTRINGS = runpy.run_path(str(Path(__file__).resolve().parents[1] / "tfcollective" / "tensorflow" / "_docstrings.py"))
+_ROOT = Path(__file__).resolve().parents[1]
+_DOCSTRINGS = runpy.run_path(str(_ROOT / "tfcollective" / "tensorflow" / "_docstrings.py"))
 
 
 class Docstrings(griffe.Extension):
