@@ -499,6 +499,8 @@ def test_an_auxiliary_task_does_not_keep_a_node_that_is_to_be_taken_away(tmp_pat
     for worker in supervisor._running.values():
         worker.config = replace(worker.config, rank=NO_RANK)
     supervisor.leave("its agent got SIGTERM")
+    clock.advance(LIMITS.settle)
+    supervisor.tick()
     reap_until(supervisor, lambda: supervisor.done)
     assert reports.notices == [([], "its agent got SIGTERM")]
 

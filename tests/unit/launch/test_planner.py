@@ -73,7 +73,7 @@ def test_what_a_script_written_for_horovod_finds():
     env = plan(horovod_compat=True, environ={"PYTHONPATH": "/a"}, env={"WORLD_SIZE": "9"}).workers[1].env
     first, _, rest = env["PYTHONPATH"].partition(os.pathsep)
     assert rest == "/a"
-    assert (Path(first) / "horovod" / "tensorflow" / "__init__.py").exists()
+    assert (Path(first) / "horovod" / "__init__.py").exists()
     words = ["RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"]
     assert [env[f"HOROVOD_{word}"] for word in words] == ["1", "2", "1", "2", "0", "1"]
     assert [env[word] for word in RANK_WORDS] == ["1", "9", "1", "2"]
