@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace tfc {
 
@@ -19,16 +20,24 @@ class Log {
   // `user` must outlive every copy of the Log.
   Log(Callback callback, void* user) : callback_(callback), user_(user) {}
 
+  // The same with `context` before each message.
+  Log In(std::string context) const {
+    Log log = *this;
+    log.context_ = std::move(context);
+    return log;
+  }
+
   void Warning(const std::string& message) const { Write(LogLevel::kWarning, message); }
   void Error(const std::string& message) const { Write(LogLevel::kError, message); }
 
  private:
   void Write(LogLevel level, const std::string& message) const {
-    if (callback_ != nullptr) callback_(user_, static_cast<int32_t>(level), message.c_str());
+    if (callback_ != nullptr) callback_(user_, static_cast<int32_t>(level), (context_ + message).c_str());
   }
 
   Callback callback_ = nullptr;
   void* user_ = nullptr;
+  std::string context_;
 };
 
 }  // namespace tfc

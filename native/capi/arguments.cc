@@ -95,10 +95,10 @@ Result<CommunicatorOptions> CommunicatorOptionsOf(const tfc_communicator_options
   options.shared_memory = given.transport == TFC_TRANSPORT_AUTO;
   options.spin_us = given.spin_us;
   options.probe_link = given.skip_link_probe == 0;
-  options.log = Log(given.log, given.log_user);
   if (given.cancellation != nullptr) options.cancellation = &given.cancellation->cancellation;
   if (given.world_ranks != nullptr)
     options.world_ranks = WorldRanks(std::vector<int>(given.world_ranks, given.world_ranks + given.size));
+  options.log = Log(given.log, given.log_user).In(options.world_ranks.Context());
   return options;
 }
 

@@ -22,19 +22,21 @@ class WorldRanks {
     if (ranks_.empty() || status.ok() || status.code() == Code::kInvalidArgument) return status;
     const auto place = static_cast<size_t>(status.peer());
     const int peer = status.peer() >= 0 && place < ranks_.size() ? ranks_[place] : status.peer();
-    return Status(status.code(), Context() + ": " + status.message(), peer, status.sys_errno());
+    return Status(status.code(), Context() + status.message(), peer, status.sys_errno());
   }
 
- private:
+  // What stands before a text that counts the set's ranks from 0; nothing for all ranks.
   std::string Context() const {
+    if (ranks_.empty()) return "";
     std::string text = "in a process set, where";
     for (size_t place = 0; place < ranks_.size(); ++place) {
       text += (place == 0 ? " rank " : ", ") + std::to_string(place) + " is the world's rank " +
               std::to_string(ranks_[place]);
     }
-    return text;
+    return text + ": ";
   }
 
+ private:
   std::vector<int> ranks_;
 };
 

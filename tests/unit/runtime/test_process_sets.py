@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 
@@ -10,7 +11,7 @@ import pytest
 import tfcollective
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
-from tfcollective._runtime.communicator import Listener, NativeCommunicator, Sum
+from tfcollective._runtime.communicator import CommunicatorOptions, Listener, NativeCommunicator, Sum
 from tfcollective._runtime.objects import SealedExchange
 from tfcollective._runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
 
@@ -72,6 +73,7 @@ class Subset:
             key=KEY,
             generation=members.process_set_id,
             world_ranks=members.ranks,
+            options=CommunicatorOptions(stall_warning=self._rank.stall_warning),
         )
 
     def close(self) -> None:
@@ -85,6 +87,7 @@ class Rank:
     def __init__(self, rank: int, world: NativeCommunicator) -> None:
         self.rank = rank
         self.refuse_to_connect = False
+        self.stall_warning = 10.0
         self.sets = ProcessSets(lambda: world, self, SealedExchange(KEY, "job"))
         self.world = world
 
@@ -179,6 +182,33 @@ def test_errors_name_the_ranks_of_the_world(together: Callable[..., list]) -> No
     peer, text = together(check)[1]
     assert peer == 2
     assert text.startswith("in a process set, where rank 0 is the world's rank 1, 1 is the world's rank 2: ")
+
+
+def test_warnings_of_a_slow_operation_name_the_ranks_of_the_world(together: Callable[..., list]) -> None:
+    warned = threading.Event()
+    texts: list[str] = []
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            texts.append(record.getMessage())
+            warned.set()
+
+    def check(rank: Rank) -> float | None:
+        rank.stall_warning = 0.1
+        made = rank.add(1, 2)
+        if rank.rank == 2:
+            assert warned.wait(60)
+        return rank.total(made) if made.included() else None
+
+    log = logging.getLogger("tfcollective.native")
+    heard = Heard(logging.WARNING)
+    log.addHandler(heard)
+    try:
+        assert together(check) == [None, 3.0, 3.0]
+    finally:
+        log.removeHandler(heard)
+    assert texts[0].startswith("in a process set, where rank 0 is the world's rank 1, 1 is the world's rank 2: ")
+    assert "rank 1 has not" in texts[0]
 
 
 def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callable[..., list]) -> None:
