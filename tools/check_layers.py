@@ -1,8 +1,9 @@
 """Checks that every room of native/ includes only what the architecture allows.
 
 Each room stands with the rooms it may use directly; what those may use, it may use, too. A room of RESERVED is for the
-rooms that stand there alone: the concrete transports (docs/adr/0001 says why `control` knows one of them), and the C
-header, whose types stop at the rooms that translate them. CMake has to name every source, too.
+rooms that stand there alone: the concrete transports (`control` knows one: its connections come in at the same listener
+as those for data), and the C header, whose types stop at the rooms that translate them. CMake has to name every source,
+too.
 """
 
 from __future__ import annotations

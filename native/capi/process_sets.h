@@ -12,7 +12,8 @@
 
 namespace tfc {
 
-// TensorFlow's kernels have no way to be given a communicator but by number; see docs/adr/0003.
+// TensorFlow's kernels have no way to be given a communicator but by number: an address would be part of
+// the graph and outlive the communicator.
 class ProcessSets {
  public:
   static ProcessSets& Get() {

@@ -16,7 +16,7 @@ inline constexpr uint32_t kMaxPlans = ArenaShape{}.channels - kFirstPlanChannel;
 inline constexpr uint32_t kProbeChannel = kFirstPlanChannel + kMaxPlans;  // once, over the transport only
 
 // One for each bucket plan on GPUs: there it is a stream and an NCCL communicator, which take blocks and memory of the
-// GPU. See docs/adr/0036.
+// GPU: see MaxBlocks.
 inline constexpr uint32_t kFirstGpuPlanChannel = kProbeChannel + 1;
 inline constexpr uint32_t kMaxGpuPlans = 2;
 

@@ -18,7 +18,7 @@
 namespace tfc {
 
 // The best of those below for this size, number of members and link. 16-bit floats are added up in float32 and rounded
-// once (docs/adr/0025); their input may be wide.
+// once, as partial sums in 16 bits would overflow; their input may be wide.
 Status TransportAllReduce(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,
                           const MutableSpans& output);
 Status TransportReduceScatter(const TransportContext& context, const Reduction& reduction, const ConstSpans& input,

@@ -3,7 +3,7 @@
 // Queues, each with an NCCL communicator and a stream of its own: direct calls, which all ranks make in the same order;
 // calls that are matched by name, which run in the order that rank 0 decides; and one for each bucket plan at work,
 // whose buckets run in the plan's order. One thread, the NCCL thread, makes all NCCL calls and watches over what is
-// under way; it exists from the first use on. See docs/adr/0013 and 0036.
+// under way; it exists from the first use on. See docs/design/native.md.
 #ifndef TFCOLLECTIVE_DEVICE_NCCL_DEVICE_COMMUNICATOR_H_
 #define TFCOLLECTIVE_DEVICE_NCCL_DEVICE_COMMUNICATOR_H_
 

@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-# The history of releases and the records of decisions keep the words of their time.
-CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "adr"]
+# The history of releases keeps the words of its time.
+CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 def test_the_environment_page_is_the_table_of_settings():
@@ -110,9 +110,10 @@ def test_every_path_that_the_docs_name_exists():
     assert not [(page, place) for page, place in named if not (ROOT / place).exists()]
 
 
-def test_the_list_of_decisions_is_complete_and_in_order():
-    records = sorted(path.name for path in (ROOT / "docs" / "adr").glob("0*.md"))
-    assert re.findall(r"\]\((0[^)]+)\)", (ROOT / "docs" / "adr" / "README.md").read_text()) == records
+def test_the_index_of_the_design_names_each_page_once():
+    folder = ROOT / "docs" / "design"
+    listed = re.findall(r"^\|.*\]\(([^)]+)\) \|$", (folder / "index.md").read_text(), re.M)
+    assert sorted(listed) == sorted(page.name for page in folder.glob("*.md") if page.name != "index.md")
 
 
 def pages_of(entries):
@@ -125,11 +126,7 @@ def test_every_page_is_in_the_navigation_of_the_site():
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
     listed = list(pages_of(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
     assert len(set(listed)) == len(listed)
-    assert sorted(listed) == sorted(
-        str(page.relative_to(ROOT / "docs"))
-        for page in (ROOT / "docs").rglob("*.md")
-        if page.parent.name != "adr" or page.name == "README.md"
-    )
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md"))
 
 
 @pytest.mark.parametrize("name", ["tfcollective", "keras", "tensorflow", "elastic"])

@@ -6,7 +6,7 @@ waits for the members of the last one that still live, and takes in what else ha
 start is waited for while others could train.
 
 A job of fixed size is the one in which the smallest and the largest world are the same, and nothing replaces a task.
-See docs/adr/0038.
+See docs/design/elastic.md.
 """
 
 from __future__ import annotations

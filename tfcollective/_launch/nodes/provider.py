@@ -1,6 +1,6 @@
 """Where the nodes of a job come from: :class:`NodeProvider`, the one thing that a platform implements.
 
-Those that need no platform are in :mod:`tfcollective._launch.platforms`. See docs/adr/0031.
+Those that need no platform are in :mod:`tfcollective._launch.platforms`. See docs/design/launching.md.
 """
 
 from __future__ import annotations
