@@ -64,10 +64,11 @@ from tfcollective._launch.launcher import (
 from tfcollective._launch.nodes.gather import all_enrolled
 from tfcollective._launch.nodes.provider import NodeProvider, Went
 from tfcollective._launch.plan.hosts import Host, Share, share_out
+from tfcollective._launch.plan.job_file import job_text
 from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective._launch.plan.platform_options import check_timeout, platform_options
 from tfcollective._launch.plan.rank_variables import rank_variables
-from tfcollective._launch.plan.spec import JobSpec, from_settings
+from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.commands import AGENT, CommandProvider, own_agent
 from tfcollective._launch.platforms.join import dealt_assignment, elastic_assignment, numbered_name
 from tfcollective._launch.report.report import exit_code, render
@@ -169,7 +170,6 @@ __all__ = [
     "find_launcher",
     "first_on_path",
     "forward_signals",
-    "from_settings",
     "function_job",
     "get_logger",
     "give_usual_limit",
@@ -179,6 +179,7 @@ __all__ = [
     "import_pyarrow",
     "interface_addresses",
     "is_own_host",
+    "job_text",
     "log",
     "memory_in_mib",
     "new_job_id",

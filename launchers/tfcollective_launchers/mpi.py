@@ -222,7 +222,7 @@ class MpirunProvider(NodeProvider):
 
 def _assigned(plan: Plan, found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
     by_rank = _in_rank_order(found)
-    made = placed(plan, by_rank, spec.env, named=bool(spec.hosts))
+    made = placed(plan, by_rank, spec.rank_env, named=bool(spec.hosts))
     return Assignment(made, tuple((facts, (worker,)) for facts, worker in zip(by_rank, made.workers, strict=True)))
 
 

@@ -163,7 +163,7 @@ def test_a_timeout_that_is_none_is_refused_by_the_job():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"task_specs": SPECS, "np": 2}, "np or task_specs, not both"),
+        ({"task_specs": SPECS, "np": 2}, "num_proc .* and task_specs .* cannot be combined"),
         ({"task_specs": {**SPECS, "evaluator": TaskSpec("1 GiB", 1)}}, "a cluster has no auxiliary tasks"),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
 from typing import Any
@@ -172,6 +172,44 @@ def _check_count(field: str, value: object, least: int) -> None:
         raise ConfigError(f"{field}: expected a whole number, got {value!r}")
     if value < least:
         raise ConfigError(f"{field}: expected {least} or more, got {value}")
+
+
+# By the field's annotation: what reads its text, and what that has to be; any other is taken as it is written.
+_KINDS: dict[object, tuple[Callable[[str], Any], str]] = {
+    "int": (int, "a whole number"),
+    "int | None": (int, "a whole number"),
+    "float": (float, "a number of seconds"),
+}
+_FIELDS = {one.name: _KINDS.get(one.type, (str, "")) for one in fields(TaskSpec)}
+
+
+def parse_task_specs(texts: Iterable[str]) -> dict[str, TaskSpec]:
+    """Reads specs that are written as ``ROLE:FIELD=VALUE,...``. Raises ConfigError that quotes the text."""
+    specs: dict[str, TaskSpec] = {}
+    for text in texts:
+        role, _, assignments = text.partition(":")
+        if role in specs:
+            raise ConfigError(f"{role}: given twice")
+        try:
+            specs[role] = _parse_fields(assignments)
+        except ConfigError as error:
+            raise ConfigError(f"{text}: {error}") from error
+    return specs
+
+
+def _parse_fields(text: str) -> TaskSpec:
+    values: dict[str, Any] = {}
+    for item in text.split(",") if text else ():
+        name, equals, value = item.partition("=")
+        if name not in _FIELDS or not equals:
+            raise ConfigError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}, got {item!r}")
+        read, needed = _FIELDS[name]
+        try:
+            values[name] = read(value)
+        except ValueError as error:
+            raise ConfigError(f"{name}: expected {needed}, got {value!r}") from error
+    processes = values.get("nb_proc_per_worker", 1)
+    return TaskSpec(**{"memory": DEFAULT_MEMORY, "vcores": max(DEFAULT_VCORES, processes), **values})
 
 
 def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, TaskSpec]:

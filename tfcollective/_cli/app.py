@@ -16,6 +16,7 @@ from tfcollective._base.version import __version__
 from tfcollective._cli.agent import agent
 from tfcollective._cli.check import check
 from tfcollective._cli.env import env
+from tfcollective._cli.job import job
 from tfcollective._cli.manifest import manifest
 from tfcollective._cli.migrate import migrate
 from tfcollective._cli.run import run
@@ -95,7 +96,7 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, logs, kill, check, env, migrate, manifest, agent):
+for _command in (run, status, logs, kill, check, env, migrate, manifest, agent, job):
     app.add_command(_command)
 
 

@@ -28,12 +28,16 @@ mpirun is on the path""",
 }
 
 
-def resolve_command(command: Sequence[str], module: str | None) -> tuple[str, ...]:
+def resolve_command(command: Sequence[str], module: str | None, *, in_image: bool = False) -> tuple[str, ...]:
     """The command of every rank; ConfigError with a clear message when it cannot run.
 
     ``-m MODULE ARGS`` and a bare ``script.py`` run under the interpreter that runs tfcollective, and so does
-    ``python``: the ranks need the installation that has tfcollective.
+    ``python``: the ranks need the installation that has tfcollective. A command ``in_image`` is not looked at: agents
+    there replace this interpreter by the one that runs them.
     """
+    if in_image:
+        words = command_in_image(command, module)
+        return (sys.executable, *words[1:]) if words[0] in _PYTHONS else words
     if module is not None:
         return (sys.executable, "-m", module, *command)
     if not command:
@@ -65,11 +69,6 @@ def command_in_image(command: Sequence[str], module: str | None) -> tuple[str, .
     if not command:
         raise ConfigError("the command to run in the image is missing; for example: -- python train.py")
     return ("python", *command) if command[0].endswith(".py") else tuple(command)
-
-
-def with_own_python(command: Sequence[str]) -> tuple[str, ...]:
-    """The same command, in which ``python`` is this interpreter: agents replace that by the one that runs them."""
-    return (sys.executable, *command[1:]) if command[0] in _PYTHONS else tuple(command)
 
 
 def _runs_by_itself(program: str) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
+
+from tfcollective._base.options import Option
 
 
 class GroupedOption(click.Option):
@@ -42,3 +45,31 @@ def group(heading: str, *options: GroupedOption) -> tuple[GroupedOption, ...]:
     for one in options:
         one.heading = heading
     return options
+
+
+class JobOption(GroupedOption):
+    """The option of the command line for an option of a job, made from its declaration.
+
+    Its value is text, which the job reads and checks: a flag is True where it is given, and means the opposite of the
+    job's default.
+
+    Attributes:
+        field: the name of the job's option.
+        opposite: True if the flag means False.
+    """
+
+    def __init__(self, field: str, declared: Option, *, opposite: bool = False) -> None:
+        kind, shown = declared.kind, f" [{declared.default}]" if declared.default else ""
+        how: dict[str, Any] = (
+            {"is_flag": True} if not kind.metavar else {"type": str, "metavar": declared.metavar or kind.metavar}
+        )
+        names = declared.flags if opposite else (*declared.flags, field)
+        super().__init__(names, help=declared.help + shown, multiple=kind.many, nargs=kind.words, **how)
+        self.field, self.opposite, self.heading = field, opposite, declared.group
+
+    def given(self, values: Mapping[str, Any]) -> Any:
+        """Returns what these values of a command's parameters say; None if they say nothing."""
+        value = values.get(str(self.name))
+        if value in (None, (), False):
+            return None
+        return not self.opposite if value is True else value

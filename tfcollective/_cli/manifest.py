@@ -21,8 +21,8 @@ _PLATFORM = "kubernetes"
 # Of `tfcollective run`: hosts, clusters and the terminal are the cluster's business.
 _LEFT_OUT = frozenset(
     {
-        *("emit_tf_config", "engine", "host_discovery_script", "mpi", "mpi_args", "print_plan", "check_build", "cwd"),
-        *("slots", "blacklist", "blacklist_cooldown_range"),
+        *("emit_tf_config", "engine", "discovery", "mpi", "mpi_args", "print_plan", "check_build", "cwd"),
+        *("slots", "blacklist", "cooldown_range"),
     }
 )
 

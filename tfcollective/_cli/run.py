@@ -20,7 +20,7 @@ from tfcollective._base.machine.cores import available_cores
 from tfcollective._base.processes import PASSED_ON
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.version import __version__
-from tfcollective._cli.command import check_engine, command_in_image, resolve_command, with_own_python
+from tfcollective._cli.command import check_engine, resolve_command
 from tfcollective._cli.groups import GroupedCommand
 from tfcollective._cli.platforms import RUNS_IMAGES
 from tfcollective._cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
@@ -90,12 +90,19 @@ def run(context: click.Context, /, command: Sequence[str], **options: Any) -> in
     if options["check_build"]:
         click.echo(describe_build(), nl=False)
         return ExitCode.OK
-    name, spec = job_spec(options, _resolved(options["launcher"], command, options["module"]))
+    words = resolve_command(command, options["module"], in_image=options["launcher"] in RUNS_IMAGES)
+    name, spec = job_spec(options, words)
+    warn_of_ignored(context)
+    return run_spec(name, spec, only_print=options["print_plan"])
+
+
+def run_spec(name: str, spec: JobSpec, *, only_print: bool = False) -> int:
+    """Runs a job with the launcher of this name, reports how it ended, and returns the exit code. With ``only_print``
+    it prints what would run, and starts nothing."""
     check_engine(spec.engine, spec.command)
     log.configure(spec.log_level)
-    warn_of_ignored(context)
     launcher = find_launcher(name)
-    if options["print_plan"]:
+    if only_print:
         click.echo(launcher.preview(spec), nl=False)
         return ExitCode.OK
     _make_directory(spec.log_dir)
@@ -137,13 +144,6 @@ def _in_red(text: str) -> str:
     """The same in red where a terminal shows it, unless ``NO_COLOR`` asks for none."""
     shown = sys.stderr.isatty() and not environ_snapshot().get("NO_COLOR")
     return click.style(text, fg="red", bold=True) if shown else text
-
-
-def _resolved(launcher: str | None, command: Sequence[str], module: str | None) -> tuple[str, ...]:
-    """The command of the ranks, checked as far as what they find where they run can be seen from here."""
-    if launcher in RUNS_IMAGES:
-        return with_own_python(command_in_image(command, module))
-    return resolve_command(command, module)
 
 
 @contextlib.contextmanager

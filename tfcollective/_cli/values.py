@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.processes import command_words
 
 
 def words(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """The words of a command line in one text; ConfigError that names the option when a quote is not closed."""
-    return _split(options, name, lambda text: tuple(shlex.split(text)))
-
-
-def command_line(options: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Returns the words of a command, see :func:`~tfcollective._base.processes.command_words`; raises ConfigError."""
-    return _split(options, name, command_words)
-
-
-def _split(options: Mapping[str, Any], name: str, split: Callable[[str], tuple[str, ...]]) -> tuple[str, ...]:
     text = options[name] or ""
     try:
-        return split(text)
+        return tuple(shlex.split(text))
     except ValueError as error:
         raise ConfigError(f"{_flag(name)} {text!r}: {error}") from error
 
@@ -46,11 +36,6 @@ def assignments(options: Mapping[str, Any], name: str, value: str = "VALUE", *, 
             raise ConfigError(f"{_flag(name)}: expected NAME={value}, got {text!r}")
         found[left] = right
     return found
-
-
-def listed(texts: Sequence[str]) -> tuple[str, ...]:
-    """All values of an option that may be repeated and may also hold several values, separated by commas."""
-    return tuple(one for text in texts for one in text.split(",") if one)
 
 
 def absolute(path: str | None) -> str | None:

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from tfcollective._base import payload
-from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, WorkerFailedError
-from tfcollective._base.processes import command_words, program_of
-from tfcollective._base.settings import Settings
-from tfcollective._base.task_specs import TaskSpec, check_task_specs, trainers_of
-from tfcollective._base.topology import PortRange
+from tfcollective._base.processes import program_of
+from tfcollective._base.settings import Settings, environ_snapshot, without_outer_job
 from tfcollective._base.verdict import in_order_of_arrival
 from tfcollective._launch.horovod_run import translate
 from tfcollective._launch.launcher import JobOutcome, find_launcher
-from tfcollective._launch.plan.hosts import parse_hosts
-from tfcollective._launch.plan.rank_variables import bucket_variables, gpu_options
-from tfcollective._launch.plan.spec import JobSpec, first_size, from_settings, usable_hosts
+from tfcollective._launch.plan.build import build_job, read_options
+from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import render
 from tfcollective._launch.report.restarts import run_job
 from tfcollective._launch.running.function import make_call
-
-_PATHS = {"cwd", "log_dir", "timeline", "preemption_file"}
-_NOT_OPTIONS = {"command", "num_proc", "call", "tasks", "task_specs", "restarts", "first_generation", "key"}
-_FOR_RANKS = ("bucket_mb", "gpus_per_proc", "oversubscribe_gpus")  # reach the ranks as variables
-_OPTIONS = tuple(sorted({*_FOR_RANKS, *(field.name for field in fields(JobSpec))} - _NOT_OPTIONS))
 
 
 class Results(list[Any]):
@@ -84,20 +73,10 @@ def run(
         nb_retries: another name for ``max_restarts``: how often all ranks are started again when one fails. Errors that
             come again (a wrong argument, a module that is not found) and Ctrl-C end the job at once. The ranks go on
             from their checkpoints: see ``tfcollective.keras.BackupAndRestore``; a ``KerasExperiment`` does so itself.
-        **options: fields of :class:`~tfcollective._launch.plan.spec.JobSpec`: ``env``, ``cwd``, ``start_timeout``,
-            ``op_timeout``, ``grace``, ``host_timeout``, ``stall_warning`` (seconds), ``transport``, ``timeline``,
-            ``port_range`` (``"29500-29600"``), ``emit_tf_config``,
-            ``engine``, ``horovod_compat``, ``log_dir``, ``prefix``, ``timestamps``, ``log_level``, ``evaluator_grace``
-            (seconds), ``max_restarts``, ``min_proc``, ``elastic_timeout`` (seconds) and ``warm_spares``: the job goes
-            on without ranks that are lost, down to ``min_proc``, and the results are those of the ranks at its end;
-            ``max_proc``, ``discovery`` (the command of a script that prints the hosts), ``slots``, ``reset_limit``,
-            ``cooldown_range`` and ``blacklist``: how such a job grows and shrinks; ``on_error="replace"``: a rank that
-            raises is replaced, too;
-            ``preemption_file`` and ``preemption_command`` (a text or its words) say that a host's ranks are to leave;
-            ``gpus_per_proc``, ``oversubscribe_gpus`` and ``bucket_mb``, as the options of
-            ``tfcollective run``; for other launchers than ``local`` also ``hosts`` (``"host1:4,host2:4"``),
-            ``network_interfaces``, ``pass_env`` and ``platform``. Timeouts, transport and log level not given come
-            from ``TFCOLLECTIVE_*`` variables, else from the defaults. ``horovod.run``'s names are understood, too:
+        **options: the options of a job, which ``docs/reference/job_options.md`` lists, as values or as the command line
+            has them: ``min_proc=2``, ``hosts="host1:4,host2:4"``, ``port_range="29500-29600"``. With ``min_proc`` the
+            job goes on without ranks that are lost, and the results are those of the ranks at its end. ``platform`` is
+            a mapping of settings for other launchers than ``local``. ``horovod.run``'s names are understood, too:
             ``func``, ``num_proc``, ``min_num_proc``, ``max_num_proc``, ``host_discovery_script``, ``hostfile``,
             ``output_filename``, ``ssh_port``, ``ssh_identity_file``, ``network_interface``, ``executable``,
             ``verbose``.
@@ -154,84 +133,21 @@ def function_job(
     """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
     if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
         raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
-    loaded = Settings.load()
     options = translate({"np": np, **options})
     np, python = options.pop("np"), options.pop("executable", None) or sys.executable
-    specs = _check_specs(np, task_specs, loaded.ps_policy)
-    tasks = trainers_of(specs)
-    unknown = sorted(set(options) - set(_OPTIONS))
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r}; known: {', '.join(_OPTIONS)}")
-    options["env"] = {**_for_ranks(options), **(options.get("env") or {})}
-    for name in _PATHS & set(options):
-        options[name] = _as_path(name, options[name])
-    if isinstance(options.get("preemption_command"), str):
-        options["preemption_command"] = command_words(options["preemption_command"])
-    if isinstance(options.get("port_range"), str):
-        options["port_range"] = PortRange.parse(options["port_range"])
-    hosts = options.pop("hosts", ())
-    hosts = parse_hosts(hosts) if isinstance(hosts, str) else tuple(hosts)
-    for name in ("discovery", "blacklist"):
-        options[name] = _words(name, options.get(name))
-    hosts = usable_hosts(hosts, options["blacklist"])
-    number, options["min_proc"] = first_size(
-        np,
-        min_proc=options.get("min_proc"),
-        max_proc=options.get("max_proc"),
-        hosts=hosts,
-        discovery=options["discovery"],
-        tasks=len(tasks),
-    )
-    return JobSpec(
-        command=(python, *program_of("tfcollective._launch.running.function")),
-        num_proc=1 if number is None else number,
+    return build_job(
+        (python, *program_of("tfcollective._launch.running.function")),
+        read_options({**options, "num_proc": np, "task_specs": task_specs}),
+        Settings.load(without_outer_job(environ_snapshot())),
+        size=1,
         call=make_call(fn, args, kwargs or {}, sys.path),
-        tasks=tasks,
-        task_specs=specs,
-        hosts=hosts,
-        **{**from_settings(loaded), **options},
     )
-
-
-def _for_ranks(options: dict[str, Any]) -> dict[str, str]:
-    """The variables for the options that are none of a job's own, which it takes out."""
-    bucket_mb, gpus, shared = (options.pop(name, None) for name in _FOR_RANKS)
-    return {**bucket_variables(bucket_mb), **gpu_options(gpus, shared=bool(shared))}
 
 
 def _launcher_for(spec: JobSpec) -> str:
     if spec.engine == "mpi":
         return "mpi"
-    return "ssh" if spec.discovery or any(not is_own_host(host.name) for host in spec.hosts) else "local"
-
-
-def _check_specs(np: int | None, task_specs: Mapping[str, Any] | None, ps_policy: str) -> dict[str, TaskSpec]:
-    """The specs, checked; empty when there are none."""
-    if task_specs is None:
-        return {}
-    if np is not None:
-        raise ConfigError("give np or task_specs, not both: the specs say how many processes there are")
-    return check_task_specs(task_specs, ps_policy)
-
-
-def _words(name: str, value: object) -> tuple[str, ...]:
-    """A command, or names: a text, or several."""
-    if isinstance(value, str):
-        try:
-            return command_words(value) if name == "discovery" else tuple(filter(None, value.split(",")))
-        except ValueError as error:
-            raise ConfigError(f"{name} {value!r}: {error}") from error
-    if value is None or isinstance(value, Iterable):
-        return tuple(map(str, value or ()))
-    if isinstance(value, os.PathLike):
-        return (os.fspath(value),)
-    raise ConfigError(f"{name}: expected a text or a list of words, got {value!r}")
-
-
-def _as_path(name: str, value: object) -> str | None:
-    if value is None or isinstance(value, (str, os.PathLike)):
-        return None if value is None else str(Path(value).absolute())
-    raise ConfigError(f"{name}: expected a path, got {value!r}")
+    return "ssh" if spec.discovery or any(not host.is_this_machine for host in spec.hosts) else "local"
 
 
 def results_wanted(spec: JobSpec, outcome: JobOutcome) -> int:

@@ -1,4 +1,4 @@
-"""The keyword names of ``horovod.run``, as our options: pure but for reading a hostfile."""
+"""The keyword names of ``horovod.run``, as our options: pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._launch.plan.hosts import parse_hostfile
 
 _WITHOUT_EFFECT = ("use_gloo", "disable_cache")
 _RENAMED = {
@@ -16,6 +15,7 @@ _RENAMED = {
     **dict.fromkeys(("max_num_proc", "max_np"), "max_proc"),
     "host_discovery_script": "discovery",
     "output_filename": "log_dir",
+    "network_interface": "network_interfaces",
 }
 _PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
@@ -24,18 +24,14 @@ def translate(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with Horovod's names replaced by ours.
 
     Raises:
-        ConfigError: both names of one thing, or a hostfile that cannot be read.
+        ConfigError: both names of one thing, or an engine that is not the one meant.
     """
     left = dict(options)
     for name in _WITHOUT_EFFECT:
         left.pop(name, None)
     for name, ours in _RENAMED.items():
         _move(left, name, ours, lambda value: value)
-    _move(left, "hostfile", "hosts", _read_hosts)
-    for name in ("network_interface", "network_interfaces"):
-        if isinstance(left.get(name), str):
-            left[name] = tuple(one for one in left[name].split(",") if one)
-    _move(left, "network_interface", "network_interfaces", tuple)
+    _move(left, "hostfile", "hosts", Path)
     if left.pop("use_mpi", None) and left.setdefault("engine", "mpi") != "mpi":
         raise ConfigError(f"use_mpi asks for the engine mpi, engine={left['engine']!r} for another")
     if left.get("mpi_args") and left.get("engine") != "mpi":
@@ -57,10 +53,3 @@ def _move(options: dict[str, Any], name: str, ours: str, convert: Callable[[Any]
     if options.get(ours) is not None:
         raise ConfigError(f"give {ours} or {name}, not both: they mean the same")
     options[ours] = convert(value)
-
-
-def _read_hosts(path: Any) -> Any:
-    try:
-        return parse_hostfile(Path(path).read_text("utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"hostfile: {error}") from error

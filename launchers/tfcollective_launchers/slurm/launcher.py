@@ -51,7 +51,7 @@ from tfcollective_launchers.slurm.check import findings
 from tfcollective_launchers.slurm.control import JobState, SlurmError
 from tfcollective_launchers.slurm.options import SlurmOptions
 from tfcollective_launchers.slurm.provider import AllocationHosts, SlurmProvider, srun_command
-from tfcollective_launchers.slurm.script import batch_script, run_words
+from tfcollective_launchers.slurm.script import batch_script
 from tfcollective_launchers.slurm.submission import Followed, ended_by, facts_of, wait_for_end
 
 _NUMBER = re.compile(r"[0-9]+(?:[_+][0-9]+)?")
@@ -97,7 +97,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         if Allocation.of(environ_snapshot()) is not None:
             return super().preview(spec)
         options = SlurmOptions.from_platform(_checked_for_submission(spec).platform)
-        return batch_script(spec, options, _command(spec, options, Path("FOLDER")))
+        return batch_script(spec, options, () if spec.call is None else _function_command(options, Path("FOLDER")))
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
@@ -149,7 +149,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         self, allocation: Allocation, spec: JobSpec, options: SlurmOptions, stop_signals: Sequence[int]
     ) -> JobOutcome:
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
-        spec = replace(_started_again(spec, allocation.restarts, options), hosts=_hosts(spec, allocation))
+        spec = _placed(_started_again(spec, allocation.restarts, options), allocation)
         plan = plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
         overlap = _knows_overlap()
         nodes = [host.name for host in spec.hosts]
@@ -212,6 +212,13 @@ def _hosts(spec: JobSpec, allocation: Allocation) -> tuple[Host, ...]:
     return spec.hosts or allocation.hosts
 
 
+def _placed(spec: JobSpec, allocation: Allocation) -> JobSpec:
+    """The job on its nodes: one that may grow begins with as many ranks as they take."""
+    hosts = _hosts(spec, allocation)
+    grows = spec.bounds is not None and spec.max_proc is not None and not spec.tasks
+    return spec.on(hosts) if grows else replace(spec, hosts=hosts)
+
+
 def _started_again(spec: JobSpec, count: int, options: SlurmOptions) -> JobSpec:
     """The job as one that SLURM has started again so often: its ranks learn of that, and keep their earlier output."""
     if options.requeue and not spec.max_restarts:
@@ -266,22 +273,20 @@ def _status_in(job_id: str, state: JobState) -> Mapping[str, object] | None:
     return None
 
 
-def _command(spec: JobSpec, options: SlurmOptions, folder: Path) -> tuple[str, ...]:
-    if spec.call is None:
-        return run_words(spec, options)
+def _function_command(options: SlurmOptions, folder: Path) -> tuple[str, ...]:
     return (options.python, *program_of("tfcollective_launchers.slurm.submitted"), str(folder))
 
 
 def _submit(spec: JobSpec, stop_signals: Sequence[int]) -> JobOutcome:
     options = SlurmOptions.from_platform(spec.platform)
     if spec.call is None:
-        return _follow(batch_script(spec, options, run_words(spec, options)), options, stop_signals)
+        return _follow(batch_script(spec, options), options, stop_signals)
     where = Path(options.folder or ".").absolute()
     with tempfile.TemporaryDirectory(prefix="tfcollective-slurm-", dir=where) as name:
         folder = Path(name)
         stage(folder, spec)
         try:
-            outcome = _follow(batch_script(spec, options, _command(spec, options, folder)), options, stop_signals)
+            outcome = _follow(batch_script(spec, options, _function_command(options, folder)), options, stop_signals)
         except LaunchError:  # as where SLURM has forgotten the job while its controller was away from here
             found = left(folder)
             if found is None:

@@ -138,7 +138,7 @@ def _placed(worker: WorkerPlan, request: Request, spec: JobSpec) -> WorkerPlan:
 def _added(request: Request, spec: JobSpec) -> dict[str, str]:
     """What a process gets because of its container: as many threads as it has cores. One with GPUs is a node
     of its own: its processes see no other GPUs of the host."""
-    threads = thread_variables(max(1, request.amount.vcores // request.processes), spec.env)
+    threads = thread_variables(max(1, request.amount.vcores // request.processes), spec.rank_env)
     return {**threads, variable("node_id"): request.name} if request.amount.gpus else threads
 
 
@@ -231,4 +231,9 @@ def _is_archive(source: str, target: str) -> bool:
 
 
 def _env(spec: JobSpec, options: YarnOptions) -> dict[str, str]:
-    return {**options.runtime_variables, **spec.env, "PYTHONUNBUFFERED": "1", variable("log_level"): spec.log_level}
+    return {
+        **options.runtime_variables,
+        **spec.rank_env,
+        "PYTHONUNBUFFERED": "1",
+        variable("log_level"): spec.log_level,
+    }

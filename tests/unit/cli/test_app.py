@@ -91,17 +91,24 @@ def test_version(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "-np", "0", "no-such-command"], "0 is not in the range x>=1"),
-        (["run", "-np", "two", "true"], "not a valid integer"),
+        (["run", "-np", "0", "true"], "num_proc (-np): expected 1 or more, got 0"),
+        (["run", "-np", "two", "true"], "num_proc (-np): expected 1 or more, got 'two'"),
+        (["run", "-np", "99999", "true"], "num_proc (-np): expected at most 16384, because the list of all ranks"),
         (["run", "true"], "-np"),
-        (["run", "-np", "2", "--task-spec", "worker", "true"], "-np and --task-spec cannot be combined"),
+        (
+            ["run", "-np", "2", "--task-spec", "worker", "true"],
+            "num_proc (-np) and task_specs (--task-spec) cannot be combined",
+        ),
         (
             ["run", "--task-spec", "worker:vcores=x", "true"],
-            "--task-spec worker:vcores=x: vcores: expected a whole number",
+            "task_specs (--task-spec): worker:vcores=x: vcores: expected a whole number",
         ),
         (["run", "--task-spec", "worker:speed=1", "true"], "got 'speed=1'"),
         (["run", "--task-spec", "worker:instances=0", "true"], "instances: expected 1 or more, got 0"),
-        (["run", "--task-spec", "chief", "--task-spec", "chief", "true"], "--task-spec chief: given twice"),
+        (
+            ["run", "--task-spec", "chief", "--task-spec", "chief", "true"],
+            "task_specs (--task-spec): chief: given twice",
+        ),
         (["run", "--task-spec", "chief:instances=2", "true"], "chief: instances: expected 1, got 2"),
         (["run", "--task-spec", "evaluator", "true"], "no task trains"),
         (["run", "--task-spec", "worker", "--task-spec", "tensorboard", "true"], "tensorboard: tb_model_dir: give it"),
@@ -117,14 +124,14 @@ def test_version(capsys):
         (["run", "-np", "2", "--transport", "x", "true"], "--transport"),
         (
             ["run", "-np", "2", "--start-timeout", "0", "true"],
-            "start timeout: expected a number of seconds, above 0, got 0.0",
+            "start_timeout (--start-timeout): expected a number of seconds, above 0, got 0.0",
         ),
         (
             ["run", "-np", "2", "--log-dir", "/dev/null/x", "true"],
             "--log-dir: cannot make /dev/null/x: Not a directory",
         ),
         (["run", "-np", "2", "--cwd", "/no/place", "true"], "--cwd: the directory /no/place does not exist"),
-        (["run", "--hostfile", "/no/file", "true"], "--hostfile: cannot read /no/file: No such file or directory"),
+        (["run", "--hostfile", "/no/file", "true"], "cannot read the hostfile /no/file: No such file or directory"),
         (["run", "-np", "2", "--config-file", "/dev", "true"], "--config-file: cannot read /dev: Is a directory"),
         (["check", "--queue", "q"], "--queue or --partition needs --launcher"),
         (["check", "--remote-python", "p"], "--remote-python needs --launcher"),

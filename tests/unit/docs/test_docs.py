@@ -8,9 +8,11 @@ import pytest
 
 import tfcollective
 from tfcollective._base import errors
+from tfcollective._base.options import reference_table
 from tfcollective._base.settings import VARIABLES, markdown_table
 from tfcollective._cli.app import app
 from tfcollective._launch.launcher import table_of_platforms
+from tfcollective._launch.plan.spec import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = ROOT / "docs" / "reference"
@@ -22,6 +24,10 @@ CURRENT = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 def test_the_environment_page_is_the_table_of_settings():
     assert markdown_table() in (REFERENCE / "environment.md").read_text()
+
+
+def test_the_page_of_options_is_the_table_of_their_declarations():
+    assert reference_table(OPTIONS) in (REFERENCE / "job_options.md").read_text()
 
 
 def test_the_page_of_platforms_is_what_the_launchers_say():

@@ -9,9 +9,9 @@ from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._control.state.rounds import Bounds
-from tfcollective._launch.plan.hosts import parse_hosts
+from tfcollective._launch.plan.hosts import first_size, parse_hosts, usable_hosts
 from tfcollective._launch.plan.placement import blocked_for
-from tfcollective._launch.plan.spec import JobSpec, first_size, usable_hosts
+from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms import local
 from tfcollective._launch.platforms.join import JoinedLauncher
 from tfcollective._launch.platforms.local import LocalLauncher
@@ -20,27 +20,33 @@ from tfcollective._launch.platforms.local import LocalLauncher
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_proc": 0}, "min_proc: expected 1 or more, got 0"),
-        ({"min_proc": True}, "min_proc: expected 1 or more, got True"),
+        ({"min_proc": 0}, "min_proc .*: expected 1 or more, got 0"),
+        ({"min_proc": True}, "min_proc .*: expected 1 or more, got True"),
         ({"min_proc": 3}, r"min_proc \(--min-np\): the job starts with 2 ranks, fewer than the 3 it needs"),
-        ({"min_proc": 1, "engine": "horovod"}, "engine: an elastic job needs the native engine, not horovod"),
-        ({"min_proc": 1, "timeline": "t.json"}, "timeline: an elastic job has none"),
-        ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config: a TF_CONFIG lists the ranks"),
+        ({"min_proc": 1, "engine": "horovod"}, "engine .*: an elastic job needs the native engine, not horovod"),
+        ({"min_proc": 1, "timeline": "t.json"}, "timeline .*: an elastic job has none"),
+        ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config .*: a TF_CONFIG lists the ranks"),
         ({"max_proc": 3}, r"max_proc \(--max-np\): it is for an elastic job: say with min_proc \(--min-np\) how few"),
         ({"reset_limit": 0}, r"reset_limit \(--reset-limit\): it is for an elastic job"),
         ({"on_error": "replace"}, r"on_error \(--on-error\): it is for an elastic job"),
-        ({"min_proc": 1, "on_error": "retry"}, "on_error: expected one of end, replace, got 'retry'"),
+        ({"min_proc": 1, "on_error": "retry"}, "on_error .*: expected one of end, replace, got 'retry'"),
         ({"min_proc": 1, "max_proc": 1}, r"max_proc \(--max-np\): the job starts with 2 ranks, more than the 1"),
-        ({"min_proc": 1, "slots": 1}, "slots: it is for a discovery script: give each host its slots"),
-        ({"min_proc": 1, "reset_limit": -1}, "reset_limit: expected 0 or more, got -1"),
-        ({"min_proc": 1, "cooldown_range": (0, 9)}, "cooldown_range: expected 1 <= MIN <= MAX <= 3600 seconds, got 0"),
-        ({"min_proc": 1, "cooldown_range": (9, 8)}, "cooldown_range: expected .* got 9 and 8"),
-        ({"min_proc": 1, "cooldown_range": (9,)}, "cooldown_range: expected two numbers of seconds"),
-        ({"preemption_file": "/notice"}, r"preemption_file: it needs min_proc \(--min-np\)"),
-        ({"preemption_command": ("true",)}, "preemption_command: it needs min_proc"),
-        ({"min_proc": 1, "preemption_command": "true"}, "preemption_command: expected a command and its arguments"),
-        ({"min_proc": 1, "preemption_file": 1}, "preemption_file: expected a path, got 1"),
-        ({"min_proc": 1, "elastic_timeout": 0}, "elastic timeout: expected a number of seconds, above 0"),
+        ({"min_proc": 1, "slots": 1}, "slots .*: it is for a discovery script: give each host its slots"),
+        ({"min_proc": 1, "reset_limit": -1}, "reset_limit .*: expected 0 or more, got -1"),
+        (
+            {"min_proc": 1, "cooldown_range": (0, 9)},
+            "cooldown_range .*: expected 1 <= MIN <= MAX <= 3600 seconds, got 0",
+        ),
+        ({"min_proc": 1, "cooldown_range": (9, 8)}, "cooldown_range .*: expected .* got 9 and 8"),
+        ({"min_proc": 1, "cooldown_range": (9,)}, "cooldown_range .*: expected two numbers of seconds"),
+        (
+            {"preemption_file": "/notice"},
+            r"preemption_file .*: it is for an elastic job: say with min_proc \(--min-np\)",
+        ),
+        ({"preemption_command": ("true",)}, "preemption_command .*: it is for an elastic job"),
+        ({"min_proc": 1, "preemption_command": "true"}, "preemption_command .*: expected a command and its arguments"),
+        ({"min_proc": 1, "preemption_file": 1}, "preemption_file .*: expected a path, got 1"),
+        ({"min_proc": 1, "elastic_timeout": 0}, "elastic_timeout .*: expected a number of seconds, above 0"),
     ],
 )
 def test_what_cannot_be_elastic_is_refused(options, message):
@@ -70,11 +76,11 @@ def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
     spec = JobSpec(("x",), 4, tasks=trainers_of(specs), task_specs=specs)
     assert (spec.min_proc, spec.bounds.smallest, spec.bounds.largest) == (2, 2, 4)
     assert replace(spec, restarts=1).bounds == spec.bounds
-    with pytest.raises(ConfigError, match="min_proc: got 3, but min_instances of the workers asks for 2"):
+    with pytest.raises(ConfigError, match=r"min_proc .*: got 3, but min_instances of the workers asks for 2"):
         replace(spec, min_proc=3)
 
 
-@pytest.mark.parametrize("options", [{"discovery": ("x",)}, {"blacklist": True}])
+@pytest.mark.parametrize("options", [{"discovery": ("x",)}, {"blacklist": ("a",)}])
 def test_the_hosts_of_a_job_whose_agents_others_start_are_found_in_no_other_way(options):
     with pytest.raises(UnsupportedError, match="the hosts of this job are those whose agents join it"):
         JoinedLauncher().plan(JobSpec(("x",), 2, min_proc=1, platform={"agents": 2}, **options))

@@ -8,7 +8,6 @@ import tfcollective
 from tfcollective._base.errors import ConfigError
 from tfcollective._launch.api import function_job
 from tfcollective._launch.horovod_run import translate
-from tfcollective._launch.plan.hosts import parse_hosts
 
 
 def test_names_become_ours(tmp_path):
@@ -30,13 +29,15 @@ def test_names_become_ours(tmp_path):
     }
     assert translate(given) == {
         "np": 3,
-        "hosts": parse_hosts("a:2,b:1"),
+        "hosts": hostfile,
         "log_dir": "out",
         "platform": {"port": 2222, "identity_file": "id"},
-        "network_interfaces": ("eth0", "eth1"),
+        "network_interfaces": "eth0,eth1",
         "log_level": "info",
         "start_timeout": 5,
     }
+    spec = function_job(print, **given)
+    assert ([str(host) for host in spec.hosts], spec.network_interfaces) == (["a:2", "b:1"], ("eth0", "eth1"))
 
 
 def test_what_is_not_said_adds_nothing():
@@ -67,7 +68,7 @@ def test_a_job_that_grows_by_horovods_names():
     assert function_job(print, num_proc=2, discovery=["./my hosts.sh"]).discovery == ("./my hosts.sh",)
     with pytest.raises(ConfigError, match=r"discovery \(--host-discovery-script\): it is for an elastic job"):
         function_job(print, host_discovery_script="x")
-    with pytest.raises(ConfigError, match="discovery: expected a text or a list of words, got 3"):
+    with pytest.raises(ConfigError, match=r"discovery .*: expected a command and its arguments, got 3"):
         function_job(print, num_proc=2, discovery=3)
 
 

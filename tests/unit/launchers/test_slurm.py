@@ -2,10 +2,9 @@
 
 import io
 import json
-import shlex
 import signal
 import subprocess
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from launching import until
@@ -13,10 +12,10 @@ from tfcollective_launchers.slurm import control, submission
 from tfcollective_launchers.slurm.allocation import Allocation, environment_of_srun, task_counts
 from tfcollective_launchers.slurm.call_folder import leave, left, stage, staged
 from tfcollective_launchers.slurm.control import JobState, SlurmError, UnknownJobError, fields_of
-from tfcollective_launchers.slurm.launcher import SlurmLauncher
+from tfcollective_launchers.slurm.launcher import SlurmLauncher, _placed
 from tfcollective_launchers.slurm.options import SlurmOptions
 from tfcollective_launchers.slurm.provider import AllocationHosts, SlurmProvider, srun_command
-from tfcollective_launchers.slurm.script import ELSEWHERE, OPTIONS, batch_script, run_words
+from tfcollective_launchers.slurm.script import batch_script
 from tfcollective_launchers.slurm.submission import Followed, Tail, ended_by, outcome_of
 
 from tfcollective._base.errors import ConfigError, LaunchError
@@ -25,6 +24,7 @@ from tfcollective._cli.run_options import job_spec
 from tfcollective._launch.launcher import JobOutcome, StartFailure, find_manager
 from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
 from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.job_file import job_text, read_job
 from tfcollective._launch.plan.spec import FunctionCall, JobSpec
 from tfcollective._launch.report.report import exit_code, render
 from tfcollective._launch.report.restarts import run_job
@@ -128,18 +128,21 @@ COMMAND_LINES = [
 ]
 
 
+def test_a_job_that_may_grow_begins_on_all_its_slots():
+    grows = JobSpec(("x",), 2, min_proc=1, max_proc=4)
+    for spec, count in ((grows, 4), (replace(grows, max_proc=9), 5), (JobSpec(("x",), 2, min_proc=1), 2)):
+        placed = _placed(spec, Allocation("17", HOSTS))
+        assert (placed.num_proc, placed.hosts) == (count, HOSTS)
+
+
 @pytest.mark.parametrize("arguments", COMMAND_LINES)
-def test_the_command_in_the_script_means_the_same_job(outside, arguments):
+def test_the_script_holds_the_job(outside, arguments):
     _, spec = parsed(*arguments, "python", "train.py", "--rate", "0.1")
-    words = run_words(spec, SlurmOptions.from_platform(spec.platform))
-    assert words[1:6] == ("-m", "tfcollective", "run", "--launcher", "slurm")
-    assert parsed(*words[6:])[1] == spec
-
-
-def test_every_field_of_a_job_is_said_or_is_not_to_be():
-    names = {one.name for one in fields(JobSpec)}
-    assert set(OPTIONS) | ELSEWHERE == names
-    assert not set(OPTIONS) & ELSEWHERE
+    script = batch_script(spec, SlurmOptions.from_platform(spec.platform))
+    assert f" -m tfcollective job --launcher slurm <<'JOB'\n{job_text(spec)}\nJOB\n" in script
+    read = read_job(job_text(spec))
+    assert replace(read, platform={}) == replace(spec, platform={})
+    assert SlurmOptions.from_platform(read.platform) == SlurmOptions.from_platform(spec.platform)
 
 
 def test_a_batch_script(outside):
@@ -157,8 +160,8 @@ def test_a_batch_script(outside):
         assert f"#SBATCH {line}" in lines
     assert "#SBATCH --job-name='my run'" in lines
     assert "#SBATCH '--comment=a b'" in lines
-    words = shlex.split(lines[-1])
-    assert (words[0], words[-2:]) == ("exec", ["--", "train"])
+    assert lines[lines.index("# 8 ranks of: train") + 1].startswith("exec ")
+    assert json.loads("\n".join(lines[lines.index("{") : lines.index("JOB")]))["command"] == ["train"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from typing import Any
 from tfcollective._base.codec import encode_line
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective._base.failures import ExitReason
+from tfcollective._base.log import HOROVOD_LEVELS, LEVELS
+from tfcollective._base.options import COMMAND, FLAG, PATH, choice, option, seconds
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.policy import StopCause
@@ -157,29 +159,52 @@ class WorkerPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions:
-    """How all processes of a job run.
+    """How all processes of a job run: the options of the job that its agents get."""
 
-    Attributes:
-        cwd: where they run; None: where their agent runs, on the launcher's machine here.
-        log_dir: keep every rank's output under ``log_dir/rank.N/``, an auxiliary task's under its name; None: do not.
-        prefix: whether lines of output start with ``[rank]<stdout>: ``.
-        timestamps: whether the time stands before that.
-        log_level: what they and their agent log.
-        grace: how long (s) they have between SIGTERM and SIGKILL when a person or a platform asks for the end; and how
-            long those of an elastic job may take to leave a node that is to be taken away.
-        preemption_file: a node is to be taken away when there is such a file on it; None: no file says so.
-        preemption_command: it is to be taken away when this command, which its agent runs every few seconds, ends with
-            exit code 0; empty: none.
-    """
-
-    cwd: str | None = None
-    log_dir: str | None = None
-    prefix: bool = True
-    timestamps: bool = False
-    log_level: str = "warning"
-    grace: float = TIMING.grace
-    preemption_file: str | None = None
-    preemption_command: tuple[str, ...] = ()
+    cwd: str | None = option(
+        *(PATH, "Working directory of the ranks.", "--cwd"),
+        group="Processes",
+        metavar="DIR",
+        default="the current one",
+    )
+    log_dir: str | None = option(
+        *(PATH, "Write the output of rank N to DIR/rank.N/stdout and stderr.", "--log-dir", "--output-filename"),
+        group="Output",
+        metavar="DIR",
+        more="That of an auxiliary task stands under its name.",
+        common=True,
+    )
+    prefix: bool = option(
+        FLAG, "Leave out the rank at the start of output lines.", "--no-prefix", group="Output", value=True
+    )
+    timestamps: bool = option(
+        *(FLAG, "Put the time at the start of output lines.", "-prefix-timestamp", "--prefix-output-with-timestamp"),
+        group="Output",
+        value=False,
+    )
+    log_level: str = option(
+        *(choice(*LEVELS, others=HOROVOD_LEVELS), "Log level of launcher, agents and ranks.", "--log-level"),
+        group="Output",
+        value="warning",
+        setting=True,
+    )
+    grace: float = option(
+        *(seconds(above_zero=False), "Time from SIGTERM to SIGKILL, for a last checkpoint.", "--grace"),
+        group="Failures",
+        value=TIMING.grace,
+        more="It counts when a person or a platform ends the job, and when ranks of an elastic job leave a node.",
+        setting=True,
+    )
+    preemption_file: str | None = option(
+        *(PATH, "The ranks of a host leave when it has this file.", "--preemption-file"), group="Failures", elastic=True
+    )
+    preemption_command: tuple[str, ...] = option(
+        *(COMMAND, "They leave when this command, run there every few seconds, exits with 0.", "--preemption-command"),
+        group="Failures",
+        value=(),
+        metavar="TEXT",
+        elastic=True,
+    )
 
     @property
     def process_options(self) -> dict[str, Any]:

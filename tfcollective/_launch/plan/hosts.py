@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from tfcollective._base.addresses import is_own_host
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.host_names import expand_hosts, split_hosts
 
@@ -24,6 +26,11 @@ class Host:
 
     name: str
     slots: int = 1
+
+    @property
+    def is_this_machine(self) -> bool:
+        """True if the name is one of this machine's."""
+        return is_own_host(self.name)
 
     def __str__(self) -> str:
         return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
@@ -65,6 +72,16 @@ def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
     return _together(entries, name)
 
 
+def read_hostfile(path: Path) -> tuple[Host, ...]:
+    """The hosts that a file names, see :func:`parse_hostfile`. Raises ConfigError for one that cannot be read, too."""
+    try:
+        return parse_hostfile(path.read_text("utf-8-sig"), str(path))  # editors of Windows write a byte-order mark
+    except OSError as error:
+        raise ConfigError(f"cannot read the hostfile {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the hostfile {path} is not text in UTF-8: {error}") from error
+
+
 def parse_discovered(text: str, slots: int | None, where: str) -> tuple[Host, ...]:
     """Reads what a discovery script prints: as a hostfile, and a host without a number has ``slots``. Hosts with 0
     slots are left out; of a host that stands there twice, the last line counts. Two names of one machine are two hosts.
@@ -98,6 +115,40 @@ def share_out(hosts: Sequence[Host], num_proc: int | None) -> tuple[Share, ...]:
         listed = ", ".join(map(str, hosts[:8])) + (", ..." if len(hosts) > 8 else "")
         raise ConfigError(f"{wanted} processes do not fit into the {slots} slots of {listed}: give more hosts or slots")
     return tuple(_shares(hosts, wanted))
+
+
+def first_size(
+    num_proc: int | None,
+    *,
+    min_proc: int | None,
+    max_proc: int | None,
+    hosts: Sequence[Host],
+    discovery: Sequence[str],
+    tasks: int = 0,
+) -> tuple[int | None, int | None]:
+    """With how many ranks a job starts, and how few an elastic one needs; None: that is not said, or not elastic.
+
+    An elastic job on given hosts takes all of their slots up to ``max_proc``, as Horovod's does. ``hosts`` are those
+    that may be used, ``tasks`` how many task specs ask for. Raises ConfigError when they do not fit.
+    """
+    given = tasks if tasks else num_proc
+    if discovery:
+        first = min_proc if given is None else given
+        return first, first if min_proc is None else min_proc
+    if not hosts:
+        return max_proc if given is None else given, min_proc
+    slots = sum(host.slots for host in hosts)
+    if min_proc is not None and max_proc is not None and not tasks:
+        given = max(given or 0, min(slots, max_proc))
+    return sum(share.count for share in share_out(hosts, given)), min_proc
+
+
+def usable_hosts(hosts: Sequence[Host], blacklist: Collection[str]) -> tuple[Host, ...]:
+    """The given hosts without those of the blacklist; ConfigError if none is left."""
+    left = without(hosts, blacklist)
+    if hosts and not left:
+        raise ConfigError("blacklist: all hosts of the job are on it")
+    return left
 
 
 def _shares(hosts: Iterable[Host], wanted: int) -> Iterator[Share]:

@@ -80,15 +80,15 @@ def plan_local(
         "PYTHONUNBUFFERED": environ.get("PYTHONUNBUFFERED", "1"),  # a pipe is no terminal, but people watch it
         **_job_variables(spec),
         variable("bind_host"): "127.0.0.1",
-        **spec.env,
+        **spec.rank_env,
     }
     plans = []
     for rank, task in enumerate(spec.world):
         place = Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1)
         added = {
-            **gpu_variables(rank, spec.num_proc, {**environ, **spec.env}, gpus),
+            **gpu_variables(rank, spec.num_proc, {**environ, **spec.rank_env}, gpus),
             **_task_variables(task, endpoints),
-            **rank_variables(place, spec.env),
+            **rank_variables(place, spec.rank_env),
             **_horovod_variables(spec, place, 0, _THIS_HOST, environ),
         }
         plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
@@ -104,7 +104,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
         **_passed_on(environ, (*_PASSED, *spec.pass_env)),
         "PYTHONUNBUFFERED": "1",
         **_job_variables(spec),
-        **spec.env,
+        **spec.rank_env,
     }
     plans = []
     for node, share in enumerate(shares):
@@ -112,7 +112,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             place = _placement(shares, share, slot)
             added = {
                 **_task_variables(task, None),
-                **rank_variables(place, spec.env),
+                **rank_variables(place, spec.rank_env),
                 **_horovod_variables(spec, place, node, share.host.name, common),
             }
             plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
@@ -136,7 +136,7 @@ def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slo
     others = (one for one in plan.workers if one.task.type == task.type)
     like = workers.get((slot.host, slot.number)) or next(others, plan.workers[0])
     own = {
-        **newcomer_variables(place, slot.host or _THIS_HOST, spec.env, compat=spec.horovod_compat),
+        **newcomer_variables(place, slot.host or _THIS_HOST, spec.rank_env, compat=spec.horovod_compat),
         variable("task"): str(task),
         variable("newcomer"): str(slot.number),
     }
@@ -237,11 +237,11 @@ def _horovod_variables(
 ) -> dict[str, str]:
     """What ``--horovod-compat`` adds, or ``--engine horovod``; a variable that the user has set for the ranks stays."""
     if spec.engine == "horovod":
-        return {**engine_variables(place, node, spec.op_timeout), **spec.env}
+        return {**engine_variables(place, node, spec.op_timeout), **spec.rank_env}
     if not spec.horovod_compat:
         return {}
-    added = compat_variables(place, host, {**environ, **spec.env}, elastic=spec.bounds is not None)
-    return {name: value for name, value in added.items() if name not in spec.env or name == PYTHONPATH}
+    added = compat_variables(place, host, {**environ, **spec.rank_env}, elastic=spec.bounds is not None)
+    return {name: value for name, value in added.items() if name not in spec.rank_env or name == PYTHONPATH}
 
 
 def _shown(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

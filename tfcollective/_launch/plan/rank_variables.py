@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 
-from tfcollective._base.errors import ConfigError
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint, Placement
@@ -114,25 +113,14 @@ def scopes_of(ranks: Iterable[Mapping[str, str]]) -> dict[str, int]:
 _MEBIBYTE = 1 << 20
 
 
-def bucket_variables(size: str | float | None) -> dict[str, str]:
-    """What sets the size of buckets, in MiB or ``auto``; nothing for None. Raises ConfigError."""
+def bucket_variables(size: float | str | None) -> dict[str, str]:
+    """What sets the size of buckets, in MiB or ``auto``; nothing for None."""
     if size is None:
         return {}
-    if isinstance(size, str) and size.lower() == "auto":
-        return {variable("bucket_bytes"): "auto"}
-    try:
-        mebibytes = float(size)
-    except (TypeError, ValueError):
-        raise ConfigError(f"--bucket-mb: expected a number of MiB or auto, got {size!r}") from None
-    if not 0 < mebibytes < _MEBIBYTE:
-        raise ConfigError(f"--bucket-mb: expected a number above 0, got {size}")
-    return {variable("bucket_bytes"): str(max(1, int(mebibytes * _MEBIBYTE)))}
+    return {variable("bucket_bytes"): size if isinstance(size, str) else str(max(1, int(size * _MEBIBYTE)))}
 
 
-def gpu_options(each: int | None, *, shared: bool) -> dict[str, str]:
-    """What gives each rank ``each`` GPUs; None: ranks see them all. ``shared``: several ranks may use one. Raises
-    ConfigError."""
-    if each is not None and (not isinstance(each, int) or isinstance(each, bool) or each < 1):
-        raise ConfigError(f"--gpus-per-proc: expected 1 or more, got {each!r}")
+def gpu_options(each: int | None, shared: bool) -> dict[str, str]:
+    """What gives each rank ``each`` GPUs; None: ranks see them all. ``shared``: several ranks may use one."""
     wanted = {} if each is None else {variable("gpus_per_proc"): str(each)}
     return {**wanted, variable("share_gpus"): "1"} if shared else wanted

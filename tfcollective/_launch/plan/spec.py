@@ -2,80 +2,95 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._base.options import (
+    COMMAND,
+    FLAG,
+    NAMES,
+    PATH,
+    PORTS,
+    VARIABLES,
+    Kind,
+    Option,
+    choice,
+    count,
+    option,
+    options_of,
+    seconds,
+)
 from tfcollective._base.processes import program_of
 from tfcollective._base.settings import ENGINES, TRANSPORTS, Settings
-from tfcollective._base.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of
+from tfcollective._base.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of, parse_task_specs
 from tfcollective._base.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
-from tfcollective._base.timing import TIMING, unfit_seconds
+from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import PortRange
 from tfcollective._control.state.rounds import NO_LIMIT, Bounds
 from tfcollective._launch.agent.protocol import ProcessOptions
-from tfcollective._launch.plan.hosts import Host, share_out, without
+from tfcollective._launch.plan.hosts import Host, parse_hosts, read_hostfile
+from tfcollective._launch.plan.rank_variables import bucket_variables, gpu_options
 
-_LONGEST_COOLDOWN_S = 3600.0
-_LEAST = "min_proc (--min-np)"
-_ELASTIC_ALONE = {
-    "max_proc": "--max-np",
-    "discovery": "--host-discovery-script",
-    "reset_limit": "--reset-limit",
-    "cooldown_range": "--blacklist-cooldown-range",
-    "on_error": "--on-error",
-}
+#: What a manifest has as defaults in place of a job's own.
+MANIFEST_DEFAULTS: Mapping[str, Any] = {"max_restarts": 3, "start_timeout": TIMING.pods_start}
 END, REPLACE = ON_ERROR = ("end", "replace")  #: see :attr:`JobSpec.on_error`
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks._tensorboard_task"))
+_LONGEST_COOLDOWN_S = 3600.0
+_MOST_MEBIBYTES = 1 << 20
+_RANKS = count(1, 1 << 14, "because the list of all ranks has to fit into one message of the coordinator")
 
 
-#: Fields of a job whose defaults are settings.
-FROM_SETTINGS = (
-    *("start_timeout", "op_timeout", "grace", "host_timeout", "stall_warning", "elastic_timeout"),
-    *("transport", "port_range", "engine", "log_level"),
+def _read_pair(given: Any) -> Any:
+    return tuple(map(seconds().read, given)) if isinstance(given, Iterable) else given
+
+
+def _unfit_cooldown(value: Any) -> str | None:
+    if not isinstance(value, tuple) or len(value) != 2 or not all(isinstance(one, int | float) for one in value):
+        return f"expected two numbers of seconds, got {value!r}"
+    if 1 <= value[0] <= value[1] <= _LONGEST_COOLDOWN_S:
+        return None
+    return f"expected 1 <= MIN <= MAX <= {_LONGEST_COOLDOWN_S:g} seconds, got {value[0]:g} and {value[1]:g}"
+
+
+def _read_mebibytes(given: Any) -> Any:
+    return "auto" if str(given).lower() == "auto" else seconds().read(given)
+
+
+def _unfit_mebibytes(value: Any) -> str | None:
+    number = isinstance(value, int | float) and 0 < value < _MOST_MEBIBYTES
+    return None if number or value == "auto" else f"expected a number of MiB above 0, or auto, got {value!r}"
+
+
+def _read_hosts(given: Any) -> Any:
+    if isinstance(given, str | os.PathLike):
+        return parse_hosts(given) if isinstance(given, str) else read_hostfile(Path(given))
+    return tuple(given) if isinstance(given, Iterable) else given
+
+
+def _unfit_hosts(value: Any) -> str | None:
+    fits = isinstance(value, tuple) and all(isinstance(one, Host) for one in value)
+    return None if fits else f"expected hosts, as in host1:4,host2:4, got {value!r}"
+
+
+def _unfit_specs(value: Any) -> str | None:
+    fits = isinstance(value, Mapping) and all(isinstance(one, TaskSpec) for one in value.values())
+    return None if fits else f"expected a mapping from roles to TaskSpec, got {value!r}"
+
+
+_COOLDOWN = Kind(_read_pair, _unfit_cooldown, "MIN MAX", words=2)
+_MEBIBYTES = Kind(_read_mebibytes, _unfit_mebibytes, "MB")
+_HOSTS = Kind(_read_hosts, _unfit_hosts, "HOST:N,...")
+_TASK_SPECS = Kind(
+    lambda given: given if isinstance(given, Mapping) else parse_task_specs(given),
+    _unfit_specs,
+    "ROLE:K=V,...",
+    many=True,
 )
-
-
-def from_settings(settings: Settings) -> dict[str, Any]:
-    """What the environment says about fields that are not given."""
-    return {name: getattr(settings, name) for name in FROM_SETTINGS}
-
-
-def first_size(
-    num_proc: int | None,
-    *,
-    min_proc: int | None,
-    max_proc: int | None,
-    hosts: Sequence[Host],
-    discovery: Sequence[str],
-    tasks: int = 0,
-) -> tuple[int | None, int | None]:
-    """With how many ranks a job starts, and how few an elastic one needs; None: that is not said, or not elastic.
-
-    An elastic job on given hosts takes all of their slots up to ``max_proc``, as Horovod's does. ``hosts`` are those
-    that may be used, ``tasks`` how many task specs ask for. Raises ConfigError when they do not fit.
-    """
-    given = tasks if tasks else num_proc
-    if discovery:
-        first = min_proc if given is None else given
-        return first, first if min_proc is None else min_proc
-    if not hosts:
-        return max_proc if given is None else given, min_proc
-    slots = sum(host.slots for host in hosts)
-    if min_proc is not None and max_proc is not None and not tasks:
-        given = max(given or 0, min(slots, max_proc))
-    return sum(share.count for share in share_out(hosts, given)), min_proc
-
-
-def usable_hosts(hosts: Sequence[Host], blacklist: Collection[str]) -> tuple[Host, ...]:
-    """The given hosts without those of the blacklist; ConfigError if none is left."""
-    left = without(hosts, blacklist)
-    if hosts and not left:
-        raise ConfigError("blacklist: all hosts of the job are on it")
-    return left
 
 
 @dataclass(frozen=True)
@@ -93,85 +108,218 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class JobSpec(ProcessOptions):
-    """One job: what to run, besides how its processes run.
+    """One job: the value that a command line or a call becomes, and that launchers, platforms and agents get.
+
+    It checks itself when it is made; ConfigError names what cannot be used. Fields with :func:`option` are the options
+    of a job, which ``docs/reference/job_options.md`` explains. The others follow from them, or belong to its run:
 
     Attributes:
         command: the command that every rank runs.
-        num_proc: the number of ranks.
         tasks: the tasks of the world, in rank order; none for workers only.
-        env: additions to the ranks' environment.
-        start_timeout: how long (s) the ranks may wait for each other in ``init()``.
-        op_timeout: how long (s) a collective may take.
-        stall_warning: when (s) to warn of a slow collective; 0: never.
-        transport: ``auto`` or ``tcp``.
-        port_range: what the coordinator and the ranks listen on; None: any ports.
-        engine: who moves data between the ranks: ``native``, ``horovod`` or ``mpi``.
-        timeline: where rank 0 writes a trace of all ranks' operations, or None.
-        emit_tf_config: whether the ranks get a TF_CONFIG, for ``tf.distribute``.
-        horovod_compat: whether ``import horovod`` gives the ranks tfcollective under that name.
-        hosts: where the ranks run, in this order; empty: on this machine.
-        network_interfaces: names or networks (``10.0.0.0/8``) of interfaces; empty: what leads to the others.
-        pass_env: patterns of the names of variables that ranks on other hosts get from here, besides the usual ones.
         platform: settings that the launcher's platform has besides these.
         call: a function to call instead of ``command``'s own work, or None.
-        task_specs: what each role needs, for platforms that give it out; its auxiliary tasks run beside the world.
-        evaluator_grace: how long (s) the evaluator may go on when training has ended; then it is killed.
-        host_timeout: how long (s) a host may be silent before it is lost, and its launcher for the host; 5 or more.
-        min_proc: an elastic job goes on while it has so many ranks; None: it ends when one is lost.
-        max_proc: an elastic job has so many ranks at most; None: ``num_proc``, with ``discovery`` as many as there are
-            slots.
-        discovery: the words of a command that prints the hosts of an elastic job, one a line; empty: it has ``hosts``.
-        slots: of a host whose line says none.
-        reset_limit: how often the world of an elastic job may change: the next change ends it; None: for ever.
-        cooldown_range: for how long (s) nothing is started on a host where a rank was lost, which doubles with each
-            further one, and for how long at most; None: 30 s after the second one, an hour at most.
-        blacklist: names of hosts that are not used though ``discovery`` prints them.
-        on_error: what a rank of an elastic job costs that ends by an exception of the program: ``end`` the job, or
-            ``replace`` this rank, as Horovod does; None: ``replace`` with ``horovod_compat``, else ``end``.
-        elastic_timeout: how long (s) an elastic job with too few ranks waits for others.
-        warm_spares: whether each node of an elastic job keeps a process ready that has imported what the ranks import,
-            to take the place of one that is lost.
-        max_restarts: how often all ranks are started again when one fails.
-        restarts: how often they have been.
+        restarts: the number of times that all ranks have been started again.
         first_generation: the number of the first world.
         key: the job key; None: a new one.
     """
 
     command: tuple[str, ...]
-    num_proc: int
-    env: Mapping[str, str] = field(default_factory=dict)
-    start_timeout: float = Settings.start_timeout
-    op_timeout: float = Settings.op_timeout
-    stall_warning: float = Settings.stall_warning
-    transport: str = "auto"
-    port_range: PortRange | None = None
-    engine: str = "native"
-    timeline: str | None = None
-    emit_tf_config: bool = False
-    horovod_compat: bool = False
-    hosts: tuple[Host, ...] = ()
-    network_interfaces: tuple[str, ...] = ()
-    pass_env: tuple[str, ...] = ()
+    num_proc: int = option(
+        _RANKS, "Number of ranks.", "-np", "--num-proc", group="Processes", value=..., default="all slots", common=True
+    )
+    tasks: tuple[TaskKey, ...] = ()
+    task_specs: Mapping[str, TaskSpec] = option(
+        *(_TASK_SPECS, "Instead of -np: a role and its fields, once a role.", "--task-spec"),
+        group="Processes",
+        value={},
+        common=True,
+    )
+    env: Mapping[str, str] = option(
+        *(VARIABLES, "Set a variable for the ranks; may be repeated.", "--env"),
+        group="Processes",
+        value={},
+        common=True,
+    )
+    pass_env: tuple[str, ...] = option(
+        *(NAMES, "Pass these variables to other hosts; may be repeated.", "--pass-env"),
+        group="Processes",
+        value=(),
+        metavar="GLOB",
+    )
+    gpus_per_proc: int | None = option(
+        count(1), "GPUs of each rank.", "--gpus-per-proc", group="Processes", default="it sees all", common=True
+    )
+    oversubscribe_gpus: bool = option(
+        FLAG, "Let ranks share GPUs (NCCL 2.30.3 or newer).", "--oversubscribe-gpus", group="Processes", value=False
+    )
+    hosts: tuple[Host, ...] = option(
+        *(_HOSTS, "Hosts, and at most how many ranks on each.", "-H", "--hosts"), group="Hosts", value=(), common=True
+    )
+    network_interfaces: tuple[str, ...] = option(
+        *(NAMES, "Interface to use on each host; may be repeated.", "--network-interface", "--network-interfaces"),
+        group="Hosts",
+        value=(),
+        metavar="NAME|CIDR",
+        default="the one with the route to the launcher",
+    )
+    min_proc: int | None = option(
+        *(count(1), "Go on without ranks that are lost, down to N.", "--min-np", "--min-num-proc"),
+        group="Failures",
+        default="a lost rank ends the job",
+        common=True,
+    )
+    max_proc: int | None = option(
+        *(_RANKS, "Let a job with --min-np grow to N.", "--max-np", "--max-num-proc"),
+        group="Failures",
+        default="-np; all slots of --host-discovery-script",
+        elastic=True,
+        common=True,
+    )
+    discovery: tuple[str, ...] = option(
+        COMMAND,
+        "Command that prints the hosts, one a line, each second: the job follows them.",
+        "--host-discovery-script",
+        group="Failures",
+        value=(),
+        elastic=True,
+    )
+    slots: int | None = option(
+        *(count(1), "Slots of hosts that the script prints without a number.", "--slots", "--slots-per-host"),
+        group="Failures",
+    )
+    elastic_timeout: float = option(
+        *(seconds(), "How long to wait for replacements below --min-np.", "--elastic-timeout"),
+        group="Failures",
+        value=Settings.elastic_timeout,
+        setting=True,
+    )
+    warm_spares: bool = option(
+        FLAG,
+        "With --min-np, keep no process ready on each host to take the place of a lost rank.",
+        "--no-warm-spares",
+        group="Failures",
+        value=True,
+    )
+    on_error: str | None = option(
+        choice(*ON_ERROR),
+        "With --min-np, what an exception of the program costs: the job, or its rank.",
+        "--on-error",
+        group="Failures",
+        default="end",
+        more="With `horovod_compat`, `replace` is the default.",
+        elastic=True,
+    )
+    reset_limit: int | None = option(
+        *(count(0), "Fail after N membership changes.", "--reset-limit"), group="Failures", default="none", elastic=True
+    )
+    cooldown_range: tuple[float, float] | None = option(
+        _COOLDOWN,
+        "Seconds without new ranks on a host that lost one, doubled each time.",
+        "--blacklist-cooldown-range",
+        group="Failures",
+        default="30 from the second on, 3600",
+        elastic=True,
+    )
+    blacklist: tuple[str, ...] = option(
+        *(NAMES, "Hosts never to use; may be repeated.", "--blacklist"), group="Failures", value=(), metavar="HOST,..."
+    )
+    max_restarts: int = option(
+        *(count(0), "Start all ranks again when one fails, at most N times.", "--max-restarts", "--nb-retries"),
+        group="Failures",
+        value=0,
+        default=f"0; {MANIFEST_DEFAULTS['max_restarts']} for `manifest`",
+        common=True,
+    )
+    start_timeout: float = option(
+        *(seconds(), "Limit for all ranks to start.", "--start-timeout"),
+        group="Failures",
+        value=Settings.start_timeout,
+        default=f"{Settings.start_timeout:g}; {MANIFEST_DEFAULTS['start_timeout']:g} for `manifest`",
+        setting=True,
+    )
+    op_timeout: float = option(
+        *(seconds(), "Limit for one collective.", "--op-timeout", "--gloo-timeout-seconds"),
+        group="Failures",
+        value=Settings.op_timeout,
+        setting=True,
+    )
+    stall_warning: float = option(
+        seconds(above_zero=False),
+        "Warn of a slow collective, end a deadlock of all ranks; 0: never.",
+        *("--stall-warning", "--stall-check-warning-time-seconds"),
+        group="Failures",
+        value=Settings.stall_warning,
+        setting=True,
+    )
+    host_timeout: float = option(
+        *(seconds(), "A host that is silent for so long is lost.", "--host-timeout"),
+        group="Failures",
+        value=Settings.host_timeout,
+        setting=True,
+    )
+    evaluator_grace: float = option(
+        *(seconds(), "Time that an evaluator has after training.", "--evaluator-grace"), group="Failures", value=3600.0
+    )
+    timeline: str | None = option(
+        *(PATH, "Write a trace of all ranks' operations.", "--timeline", "--timeline-filename"),
+        group="Output",
+        setting=True,
+        common=True,
+    )
+    engine: str = option(
+        *(choice(*ENGINES), "Library that moves data between ranks.", "--engine"),
+        group="Performance",
+        value="native",
+        setting=True,
+    )
+    port_range: PortRange | None = option(  # noqa: RUF009  it makes a field
+        *(PORTS, "Ports that the coordinator and the ranks listen on, for firewalls.", "--port-range"),
+        group="Performance",
+        default="any",
+        setting=True,
+    )
+    transport: str = option(
+        *(choice(*TRANSPORTS), "auto: shared memory inside a node.", "--transport"),
+        group="Performance",
+        value="auto",
+        setting=True,
+    )
+    bucket_mb: float | str | None = option(
+        _MEBIBYTES,
+        "MiB of gradients reduced together, or auto: by the speed of the link.",
+        *("--bucket-mb", "--fusion-threshold-mb"),
+        group="Performance",
+        default="auto",
+    )
+    horovod_compat: bool = option(
+        FLAG,
+        "In the ranks, `import horovod` gives tfcollective.",
+        "--horovod-compat",
+        group="Compatibility",
+        value=False,
+        common=True,
+    )
+    emit_tf_config: bool = option(
+        FLAG,
+        "Set TF_CONFIG for each rank, for tf.distribute.",
+        "--emit-tf-config",
+        group="Compatibility",
+        value=False,
+    )
     platform: Mapping[str, Any] = field(default_factory=dict)
     call: FunctionCall | None = None
-    tasks: tuple[TaskKey, ...] = ()
-    task_specs: Mapping[str, TaskSpec] = field(default_factory=dict)
-    evaluator_grace: float = 3600.0
-    host_timeout: float = Settings.host_timeout
-    min_proc: int | None = None
-    max_proc: int | None = None
-    discovery: tuple[str, ...] = ()
-    slots: int | None = None
-    reset_limit: int | None = None
-    cooldown_range: tuple[float, float] | None = None
-    blacklist: tuple[str, ...] = ()
-    on_error: str | None = None
-    elastic_timeout: float = Settings.elastic_timeout
-    warm_spares: bool = True
-    max_restarts: int = 0
     restarts: int = 0
     first_generation: int = 1
     key: bytes | None = field(default=None, repr=False)
+
+    @property
+    def rank_env(self) -> dict[str, str]:
+        """What is added to the ranks' environment: options that reach them as variables, and what the user sets."""
+        return {
+            **bucket_variables(self.bucket_mb),
+            **gpu_options(self.gpus_per_proc, self.oversubscribe_gpus),
+            **self.env,
+        }
 
     @property
     def world(self) -> tuple[TaskKey, ...]:
@@ -263,78 +411,66 @@ class JobSpec(ProcessOptions):
         return self.start_timeout + self.task_specs[task.type].tensorboard_linger_s + TIMING.tensorboard_task
 
     def __post_init__(self) -> None:
+        for name, one in OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _MAY_BE_NONE:
+                one.check(name, value)
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
             raise ConfigError(f"the tasks of a world of {self.num_proc} stand in rank order")
-        if not isinstance(self.num_proc, int) or isinstance(self.num_proc, bool) or self.num_proc < 1:
-            raise ConfigError(f"num_proc: expected 1 or more, got {self.num_proc!r}")
-        if not isinstance(self.max_restarts, int) or isinstance(self.max_restarts, bool) or self.max_restarts < 0:
-            raise ConfigError(f"max_restarts: expected 0 or more, got {self.max_restarts!r}")
         if not self.command:
             raise ConfigError("there is no command to run")
-        for name in ("start_timeout", "op_timeout", "stall_warning", "evaluator_grace", "grace", "host_timeout"):
-            _check_seconds(name, getattr(self, name), above_zero=name not in ("stall_warning", "grace"))
         if self.host_timeout < TIMING.least_host_timeout:
             raise ConfigError(
-                f"host timeout: expected {TIMING.least_host_timeout:g} s or more, got {self.host_timeout:g}: a "
-                f"heartbeat and its answer may take {TIMING.node_heartbeat + TIMING.short_reply:g} s"
+                f"{_title('host_timeout')}: expected {TIMING.least_host_timeout:g} s or more, got "
+                f"{self.host_timeout:g}: a heartbeat and its answer may take "
+                f"{TIMING.node_heartbeat + TIMING.short_reply:g} s"
             )
-        self._check_bounds()
         tensorboard = self.task_specs.get(TENSORBOARD)
         if tensorboard is not None and tensorboard.tb_model_dir is None and self.call is None:
             raise ConfigError(
                 "task_specs: tensorboard: tb_model_dir: give it: a command does not tell where it writes what to show"
             )
-        if self.transport not in TRANSPORTS:
-            raise ConfigError(f"transport: expected one of {', '.join(TRANSPORTS)}, got {self.transport!r}")
-        _check_engine(self.engine, self.horovod_compat)
-        for name, value in self.env.items():
-            _check_variable(name, value)
+        if self.engine == "horovod" and self.horovod_compat:
+            raise ConfigError(
+                "horovod_compat puts tfcollective in Horovod's place, the engine horovod runs Horovod: choose"
+            )
+        self._check_bounds()
 
     def _check_bounds(self) -> None:
-        _check_seconds("elastic_timeout", self.elastic_timeout, above_zero=True)
         self._take_least_instances()
-        for name, lowest in (("min_proc", 1), ("max_proc", 1), ("slots", 1), ("reset_limit", 0)):
-            _check_count(name, getattr(self, name), lowest)
-        least = self.min_proc
-        if self.on_error not in (None, *ON_ERROR):
-            raise ConfigError(f"on_error: expected one of {', '.join(ON_ERROR)}, got {self.on_error!r}")
-        if least is None:
+        if self.min_proc is None:
             self._refuse_elastic_options()
         if self.max_proc is not None and self.max_proc < self.num_proc:
             raise ConfigError(
-                f"max_proc (--max-np): the job starts with {self.num_proc} ranks, more than the {self.max_proc}"
+                f"{_title('max_proc')}: the job starts with {self.num_proc} ranks, more than the {self.max_proc}"
             )
         if self.slots is not None and not self.discovery:
-            raise ConfigError("slots: it is for a discovery script: give each host its slots, as in host1:4")
-        self._check_cooldown()
-        if least is not None and least > self.num_proc:
-            raise ConfigError(f"{_LEAST}: the job starts with {self.num_proc} ranks, fewer than the {least} it needs")
-        self._check_preemption()
-        if self.bounds is not None and self.engine != "native":
-            raise ConfigError(f"engine: an elastic job needs the native engine, not {self.engine}")
-        if self.bounds is not None and self.emit_tf_config:
-            raise ConfigError("emit_tf_config: a TF_CONFIG lists the ranks, and those of an elastic job change")
-        if self.bounds is not None and self.timeline is not None:
-            raise ConfigError("timeline: an elastic job has none: its ranks and their numbers change")
+            raise ConfigError(
+                f"{_title('slots')}: it is for a discovery script: give each host its slots, as in host1:4"
+            )
+        if self.min_proc is None:
+            return
+        if self.min_proc > self.num_proc:
+            raise ConfigError(
+                f"{_title('min_proc')}: the job starts with {self.num_proc} ranks, fewer than the {self.min_proc} "
+                "it needs"
+            )
+        if self.engine != "native":
+            raise ConfigError(f"{_title('engine')}: an elastic job needs the native engine, not {self.engine}")
+        if self.emit_tf_config:
+            raise ConfigError(
+                f"{_title('emit_tf_config')}: a TF_CONFIG lists the ranks, and those of an elastic job change"
+            )
+        if self.timeline is not None:
+            raise ConfigError(f"{_title('timeline')}: an elastic job has none: its ranks and their numbers change")
 
     def _refuse_elastic_options(self) -> None:
-        for name, option in _ELASTIC_ALONE.items():
-            if getattr(self, name) not in (None, ()):
+        for name, one in OPTIONS.items():
+            if one.elastic and getattr(self, name) not in (None, ()):
                 raise ConfigError(
-                    f"{name} ({option}): it is for an elastic job: say with {_LEAST} how few ranks are enough"
+                    f"{one.title(name)}: it is for an elastic job: say with {_title('min_proc')} how few ranks are "
+                    "enough"
                 )
-
-    def _check_cooldown(self) -> None:
-        if self.cooldown_range is None:
-            return
-        numbers = tuple(self.cooldown_range)
-        if len(numbers) != 2 or not all(isinstance(one, (int, float)) for one in numbers):
-            raise ConfigError(f"cooldown_range: expected two numbers of seconds, got {self.cooldown_range!r}")
-        if not 1 <= numbers[0] <= numbers[1] <= _LONGEST_COOLDOWN_S:
-            raise ConfigError(
-                f"cooldown_range: expected 1 <= MIN <= MAX <= {_LONGEST_COOLDOWN_S:g} seconds, got "
-                f"{numbers[0]:g} and {numbers[1]:g}"
-            )
 
     def _take_least_instances(self) -> None:
         """The fields of the workers' spec say how few ranks are enough where the job does not."""
@@ -343,43 +479,15 @@ class JobSpec(ProcessOptions):
             return
         if self.min_proc not in (None, wanted):
             raise ConfigError(
-                f"min_proc: got {self.min_proc}, but min_instances of the workers asks for {wanted}: choose"
+                f"{_title('min_proc')}: got {self.min_proc}, but min_instances of the workers asks for {wanted}: choose"
             )
         object.__setattr__(self, "min_proc", wanted)
 
-    def _check_preemption(self) -> None:
-        if self.preemption_file is not None and not isinstance(self.preemption_file, str):
-            raise ConfigError(f"preemption_file: expected a path, got {self.preemption_file!r}")
-        words = self.preemption_command
-        if not isinstance(words, tuple) or not all(isinstance(word, str) for word in words):
-            raise ConfigError(f"preemption_command: expected a command and its arguments, got {words!r}")
-        for name in ("preemption_file", "preemption_command"):
-            if getattr(self, name) and self.bounds is None:
-                raise ConfigError(f"{name}: it needs {_LEAST}: other jobs do not go on without a node")
+
+#: The options of a job, by field.
+OPTIONS: Mapping[str, Option] = options_of(JobSpec)
+_MAY_BE_NONE = frozenset(one.name for one in fields(JobSpec) if one.default is None)
 
 
-def _check_count(name: str, value: int | None, lowest: int) -> None:
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < lowest):
-        raise ConfigError(f"{name}: expected {lowest} or more, got {value!r}")
-
-
-def _check_engine(engine: str, horovod_compat: bool) -> None:
-    if engine not in ENGINES:
-        raise ConfigError(f"engine: expected one of {', '.join(ENGINES)}, got {engine!r}")
-    if engine == "horovod" and horovod_compat:
-        raise ConfigError(
-            "horovod_compat puts tfcollective in Horovod's place, the engine horovod runs Horovod: choose"
-        )
-
-
-def _check_seconds(name: str, value: float, *, above_zero: bool) -> None:
-    needed = unfit_seconds(value, above_zero=above_zero)
-    if needed is not None:
-        raise ConfigError(f"{name.replace('_', ' ')}: expected a number of seconds, {needed}, got {value!r}")
-
-
-def _check_variable(name: str, value: str) -> None:
-    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-        raise ConfigError(f"env: {name!r} cannot be the name of a variable")
-    if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"env: {name}: expected a string without NUL characters, got {value!r}")
+def _title(name: str) -> str:
+    return OPTIONS[name].title(name)

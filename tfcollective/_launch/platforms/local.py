@@ -49,7 +49,7 @@ class LocalLauncher(Launcher):
             raise ConfigError(f"--cwd: the directory {spec.cwd} does not exist")
         endpoints = choose_endpoints((*spec.world, *spec.auxiliary_tasks), _HOST) if spec.emit_tf_config else None
         environ = environ_snapshot()
-        gpus = visible_gpus({**environ, **spec.env})
+        gpus = visible_gpus({**environ, **spec.rank_env})
         return plan_local(spec, cores=available_cores(), environ=environ, endpoints=endpoints, gpus=gpus)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:

@@ -86,7 +86,7 @@ class Wanted:
         """Raises ConfigError if the ranks of a pod need more GPUs than it has."""
         options = self.options
         try:
-            gpu_variables(0, options.procs_per_pod, self.spec.env, [""] * options.gpus)
+            gpu_variables(0, options.procs_per_pod, self.spec.rank_env, [""] * options.gpus)
         except ConfigError as error:
             raise ConfigError(f"--gpus {options.gpus}: in each pod, {error}") from error
 
@@ -189,7 +189,7 @@ def rank_variables(wanted: Wanted, meeting: str) -> list[Object]:
     own = {**place, variable("start_timeout"): f"{TIMING.pods_start:g}", **said, "PYTHONUNBUFFERED": "1"}
     # Pods of one node share no memory: each is a node of its own.
     node = {"name": variable("node_id"), "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    return [node, *variables({**own, **key_variable(), **spec.env})]
+    return [node, *variables({**own, **key_variable(), **spec.rank_env})]
 
 
 def _variables_given(wanted: Wanted) -> list[str]:

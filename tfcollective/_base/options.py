@@ -1,0 +1,238 @@
+"""Options of a job, declared once: each is a field of a dataclass with its :class:`Option`, which is plain data.
+
+The command line, the keyword arguments of Python calls, the checks and the reference page are made from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfcollective._base.errors import ConfigError
+from tfcollective._base.processes import command_words
+from tfcollective._base.timing import unfit_seconds
+from tfcollective._base.topology import PortRange
+
+_KEY = "option"
+_FLAGS, _QUOTED = re.compile(r"(?<!\S)-[\w-]+"), r"`\g<0>`"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The values that an option may have.
+
+    Attributes:
+        read: a value from what a user gives: the text of the command line, or what Python code passes. Raises
+            ValueError for a text that means nothing (ConfigError is one).
+        problem: what is wrong with a value, as the end of an error; None if it can be used.
+        metavar: stands for the value in the help; empty: a flag.
+        many: True if the command line may repeat the option: ``read`` gets all texts.
+        words: the number of words that one value has on the command line.
+    """
+
+    read: Callable[[Any], Any]
+    problem: Callable[[Any], str | None]
+    metavar: str = ""
+    many: bool = False
+    words: int = 1
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of one option.
+
+    Attributes:
+        help: its line of help.
+        kind: its values.
+        flags: its spellings on the command line, the usual one first.
+        group: its heading in the help.
+        more: what the reference page says beyond the help.
+        metavar: stands for the value in the help; empty: as its kind says.
+        default: its default, for people; empty: that of the field.
+        setting: True if its default is the setting of the same name.
+        elastic: True if only an elastic job may have it.
+        common: True if the short help shows it.
+    """
+
+    help: str
+    kind: Kind
+    flags: tuple[str, ...]
+    group: str
+    more: str = ""
+    metavar: str = ""
+    default: str = ""
+    setting: bool = False
+    elastic: bool = False
+    common: bool = False
+
+    def title(self, name: str) -> str:
+        """How errors call it: by the field's name, which Python code uses, and the usual flag."""
+        return f"{name} ({self.flags[0]})"
+
+    def read(self, name: str, given: Any) -> Any:
+        """Returns the value for what a user has given; raises ConfigError that names the option."""
+        try:
+            return self.kind.read(given)
+        except ConfigError as error:
+            raise ConfigError(f"{self.title(name)}: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"{self.title(name)} {given!r}: {error}") from error
+
+    def check(self, name: str, value: Any) -> None:
+        """Raises ConfigError if the option cannot have this value."""
+        problem = self.kind.problem(value)
+        if problem is not None:
+            raise ConfigError(f"{self.title(name)}: {problem}")
+
+
+def option(kind: Kind, text: str, *flags: str, value: Any = None, group: str, **declared: Any) -> Any:
+    """A field of a dataclass with its :class:`Option`; ``value`` is the default, ``...`` stands for none."""
+    metadata = {_KEY: Option(text, kind, flags, group, **declared)}
+    if isinstance(value, dict):
+        return dataclasses.field(default_factory=dict, metadata=metadata)
+    return dataclasses.field(default=dataclasses.MISSING if value is ... else value, metadata=metadata)
+
+
+def options_of(kind: type[Any]) -> dict[str, Option]:
+    """The options that a dataclass declares, by field. Those without a default of their own get that of the field."""
+    found = {}
+    for one in dataclasses.fields(kind):
+        if _KEY in one.metadata:
+            declared: Option = one.metadata[_KEY]
+            shown = declared.default or _shown(one.default)
+            found[one.name] = replace(declared, default=shown)
+    return found
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, float):
+        return f"{default:g}"
+    return default if isinstance(default, str) else str(default) if type(default) is int else ""
+
+
+def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raises ConfigError for the first name that is not known, with the nearest known one; ``what`` it would name."""
+    for name in sorted(set(given) - set(known)):
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"unknown {what} {name!r}; {meant}known: {', '.join(sorted(known))}")
+
+
+def reference_table(options: Mapping[str, Option]) -> str:
+    """The table of these options, by name, for the reference documentation."""
+    rows = ["| keyword | command line | default | meaning |", "|---|---|---|---|"]
+    for name, one in options.items():
+        flags, meaning = " ".join(one.flags), f"{one.help} {one.more}".strip()
+        rows.append(f"| `{name}` | {_FLAGS.sub(_QUOTED, flags)} | {one.default} | {_FLAGS.sub(_QUOTED, meaning)} |")
+    return "\n".join(rows) + "\n"
+
+
+# ---- kinds ----------------------------------------------------------------------------------------------------------
+
+
+def _unless(fits: Callable[[Any], bool], needed: str) -> Callable[[Any], str | None]:
+    return lambda value: None if fits(value) else f"expected {needed}, got {value!r}"
+
+
+def _number(kind: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """Reads the text of a number; any other value stays as it is, for the check to refuse."""
+
+    def read(given: Any) -> Any:
+        try:
+            return kind(given) if isinstance(given, str) else given
+        except ValueError:
+            return given
+
+    return read
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(map(_is_text, value))
+
+
+def _path(given: Any) -> Any:
+    return str(Path(given).absolute()) if isinstance(given, str | os.PathLike) else given
+
+
+def _command(given: Any) -> Any:
+    if isinstance(given, str | os.PathLike):
+        return command_words(given) if isinstance(given, str) else (os.fspath(given),)
+    return tuple(map(str, given)) if isinstance(given, Iterable) else given
+
+
+def _names(given: Any) -> Any:
+    if isinstance(given, str):
+        return tuple(filter(None, given.split(",")))
+    return tuple(name for text in given for name in _names(text)) if isinstance(given, Iterable) else given
+
+
+def _variables(given: Any) -> Any:
+    if isinstance(given, Mapping):
+        return dict(given)
+    found = {}
+    for text in given:
+        name, equals, found[name] = text.partition("=")
+        if not name or not equals:
+            raise ConfigError(f"expected NAME=VALUE, got {text!r}")
+    return found
+
+
+def _unfit_variables(value: Any) -> str | None:
+    """The values may be secret: only the names are shown."""
+    for name, text in value.items() if isinstance(value, Mapping) else [(value, "")]:
+        if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+            return f"{name!r} cannot be the name of a variable"
+        if not isinstance(text, str) or "\0" in text:
+            return f"{name}: expected a string without NUL characters"
+    return None
+
+
+def count(least: int, most: int | None = None, why: str = "") -> Kind:
+    """Whole numbers; ``why`` is the reason for the upper limit."""
+
+    def problem(value: Any) -> str | None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            return f"expected {least} or more, got {value!r}"
+        return None if most is None or value <= most else f"expected at most {most}, {why}, got {value}"
+
+    return Kind(_number(int), problem, "N")
+
+
+def seconds(*, above_zero: bool = True) -> Kind:
+    """Time limits."""
+
+    def problem(value: Any) -> str | None:
+        needed = unfit_seconds(value, above_zero=above_zero)
+        return None if needed is None else f"expected a number of seconds, {needed}, got {value!r}"
+
+    return Kind(_number(float), problem, "S")
+
+
+def choice(*words: str, others: Mapping[str, str] | None = None) -> Kind:
+    """One of a few words, in upper or lower case; ``others`` are further words, and what they mean."""
+    meant = {**{word: word for word in words}, **{word.lower(): ours for word, ours in (others or {}).items()}}
+    read = lambda given: meant.get(given.lower(), given) if isinstance(given, str) else given  # noqa: E731
+    return Kind(read, _unless(words.__contains__, f"one of {', '.join(words)}"), f"[{'|'.join(words)}]")
+
+
+FLAG = Kind(lambda given: given, _unless(lambda value: isinstance(value, bool), "True or False"))
+TEXT = Kind(lambda given: given, _unless(_is_text, "a text"), "TEXT")
+PATH = Kind(_path, _unless(_is_text, "a path"), "F")
+COMMAND = Kind(_command, _unless(_are_texts, "a command and its arguments"), "COMMAND")
+NAMES = Kind(_names, _unless(_are_texts, "a text or a list of names"), "NAME,...", many=True)
+VARIABLES = Kind(_variables, _unfit_variables, "K=V", many=True)
+PORTS = Kind(
+    lambda given: PortRange.parse(given) if isinstance(given, str) else given,
+    _unless(lambda value: isinstance(value, PortRange), "LOW-HIGH"),
+    "LOW-HIGH",
+)
