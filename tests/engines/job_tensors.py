@@ -31,7 +31,7 @@ def total() -> np.ndarray:
 def types() -> None:
     for dtype in DTYPES:
         equal(hvd.allreduce(tf.cast(mine(), dtype), op=hvd.Sum), total())
-        equal(hvd.broadcast(tf.cast(mine(), dtype), 1), np.arange(5) + 1)
+        equal(hvd.broadcast(tf.cast(mine(), dtype), root_rank=1), np.arange(5) + 1)
         equal(hvd.allgather(tf.cast([[rank]], dtype)), np.arange(size)[:, None])
     equal(hvd.allreduce(mine(), op=hvd.Max), np.arange(5) + size - 1)
     equal(hvd.allreduce(mine()), total() / size)
@@ -63,7 +63,7 @@ def function() -> None:
     def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         for _ in tf.range(2):
             x = hvd.allreduce(x, op=hvd.Sum)
-        return x, hvd.broadcast(x, 0)
+        return x, hvd.broadcast(x, root_rank=0)
 
     for _ in range(2):
         summed, sent = step(mine())
@@ -117,7 +117,7 @@ def process_sets() -> None:
     equal(hvd.allreduce(mine(), op=hvd.Sum, **two), 2 * np.arange(5) + 3)
     equal(hvd.allreduce(tf.constant([rank, 2 * rank + 1]), **two), [1, 4])
     equal(hvd.allgather(tf.fill([rank], rank), **two), [1, 2, 2])
-    equal(hvd.broadcast(tf.constant(rank), 2, **two), 2)
+    equal(hvd.broadcast(tf.constant(rank), root_rank=2, **two), 2)
     equal(hvd.alltoall(tf.constant([rank, 10 * rank]), **two), [[1, 2], [10, 20]][rank - 1])
     equal(hvd.reducescatter(tf.constant([1, 2, 3]), op=hvd.Sum, **two), [[2, 4], [6]][rank - 1])
     one, two_ = tf.function(lambda: hvd.grouped_allreduce([mine(), 2 * mine()], op=hvd.Sum, **two))()

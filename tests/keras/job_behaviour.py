@@ -273,7 +273,7 @@ def models_that_differ_are_named() -> None:
 
 def variables_that_differ_are_named() -> None:
     try:
-        tfc.broadcast_variables([tf.Variable(tf.ones([2 + rank]), name=f"of_rank_{rank}")], 0)
+        tfc.broadcast_variables([tf.Variable(tf.ones([2 + rank]), name=f"of_rank_{rank}")], root_rank=0)
     except tf.errors.FailedPreconditionError as error:
         assert all(f"[{2 + one}] from rank 0 (of_rank_{one}:0)" in str(error) for one in range(2)), error
     else:

@@ -74,11 +74,11 @@ def custom_loop(model: object, inputs: np.ndarray, optimizer: object, with_tape:
     run = step if eager else tf.function(step)
     dataset = tf.data.Dataset.from_tensor_slices((inputs, Y))
     local = tfc.shard(dataset).batch(GLOBAL_BATCH // size)
-    tfc.broadcast_variables(model.variables, 0)
+    tfc.broadcast_variables(model.variables, root_rank=0)
     for number, (x, y) in enumerate(local.repeat(EPOCHS)):
         run(x, y)
         if number == 0:
-            tfc.broadcast_variables([*model.variables, *optimizer.variables], 0)
+            tfc.broadcast_variables([*model.variables, *optimizer.variables], root_rank=0)
     return weights_of(model)
 
 
@@ -93,7 +93,7 @@ def late_broadcast() -> list:
             zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
         )
         if number == 0:
-            tfc.broadcast_variables(model.variables, 0)
+            tfc.broadcast_variables(model.variables, root_rank=0)
     return weights_of(model)
 
 

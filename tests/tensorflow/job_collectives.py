@@ -34,7 +34,7 @@ def dtypes_and_shapes() -> None:
         for shape in [(), (0,), (1,), (3, 5), (1031,)]:
             equal(tfc.allreduce(tf.cast(mine(*shape), dtype), op=tfc.Sum), sum(everyone(*shape)))
         equal(tfc.allgather(tf.cast(mine(2), dtype)), np.concatenate(everyone(2)))
-        equal(tfc.broadcast(tf.cast(mine(2), dtype), size - 1), everyone(2)[-1])
+        equal(tfc.broadcast(tf.cast(mine(2), dtype), root_rank=size - 1), everyone(2)[-1])
     equal(tfc.allreduce(mine(4), op=tfc.Min), everyone(4)[0])
     equal(tfc.allreduce(mine(4), op=tfc.Max), everyone(4)[-1])
     equal(tfc.allreduce(mine(4), op=tfc.Product), np.prod(everyone(4), axis=0))
@@ -58,7 +58,7 @@ def dtypes_and_shapes() -> None:
     for length in (4, 400000):
         equal(tfc.allreduce(tf.fill([length], tf.constant(40000, tf.float16))), np.full(length, 40000))
     flags = tf.constant([rank == 0, True])
-    assert tfc.broadcast(flags, 0).numpy().tolist() == [True, True]
+    assert tfc.broadcast(flags, root_rank=0).numpy().tolist() == [True, True]
     assert tfc.allgather(flags).numpy().tolist() == [True, True] + [False, True] * (size - 1)
 
 
@@ -93,7 +93,7 @@ def in_functions() -> None:
     def looped(x: tf.Tensor) -> tf.Tensor:
         for _ in tf.range(3):
             x = tfc.allreduce(x, op=tfc.Sum)
-        return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tfc.broadcast(x, 0), lambda: x)
+        return tf.cond(tf.reduce_sum(x) > 0.0, lambda: tfc.broadcast(x, root_rank=0), lambda: x)
 
     equal(looped(tf.ones(2)), np.full(2, float(size**3)))
 
@@ -109,7 +109,7 @@ def in_functions() -> None:
 def in_a_v1_graph() -> None:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variable = tf.compat.v1.get_variable("v", initializer=tf.constant([float(rank)]))
-        everywhere = tfc.broadcast_variables([variable], size - 1)
+        everywhere = tfc.broadcast_variables([variable], root_rank=size - 1)
         total = tfc.allreduce(variable, op=tfc.Sum)
         session.run(tf.compat.v1.global_variables_initializer())
         assert session.run(total)[0] == sum(range(size))
@@ -137,7 +137,7 @@ def gradients() -> None:
     seeds = [np.arange(2.0 * size) + r for r in range(size)]
     averages = sum(everyone(3)) / size
     check(lambda v: tfc.allgather(v) * size, mine(2), seeds[rank], sum(seeds)[2 * rank : 2 * rank + 2])
-    check(lambda v: tfc.broadcast(v, 0), mine(3), weights[rank], averages if rank == 0 else np.zeros(3))
+    check(lambda v: tfc.broadcast(v, root_rank=0), mine(3), weights[rank], averages if rank == 0 else np.zeros(3))
     check(tfc.reducescatter, mine(size), [float(rank + 1)], np.arange(size) + 1.0)
     check(lambda v: tfc.reducescatter(v, op=tfc.Sum), mine(size), [float(rank + 1)], size * (np.arange(size) + 1.0))
     check(tfc.alltoall, mine(size), np.full(size, rank + 1.0), np.arange(size) + 1.0)
@@ -169,7 +169,7 @@ def gradients_of_gradients() -> None:
         equal(wrap(lambda: second(lambda v: tfc.allreduce(v, op=tfc.Sum), 3))(), np.full(3, 2.0 * size**2))
         equal(wrap(lambda: second(lambda v: tfc.grouped_allreduce([v])[0], 3))(), np.full(3, 2.0))
         equal(wrap(lambda: second(tfc.allgather, 3))() * size, np.full(3, 2.0))
-        equal(wrap(lambda: second(lambda v: tfc.broadcast(v, 0), 3))(), np.full(3, at_root))
+        equal(wrap(lambda: second(lambda v: tfc.broadcast(v, root_rank=0), 3))(), np.full(3, at_root))
         equal(wrap(lambda: second(lambda v: tfc.reducescatter(v, op=tfc.Sum), size))(), np.full(size, 2.0 * size**2))
         equal(wrap(lambda: second(tfc.alltoall, size))(), np.full(size, 2.0))
 
@@ -201,19 +201,19 @@ def adasum() -> None:
             loss = tf.reduce_sum(variable * vectors[rank])
         return recorded.gradient(loss, variable)
 
-    tfc.broadcast_variables([variable], 0)
+    tfc.broadcast_variables([variable], root_rank=0)
     np.testing.assert_allclose(step(), expected, rtol=1e-12)
 
 
 def objects() -> None:
-    assert tfc.broadcast_object({"rank": rank}, 0) == {"rank": 0}
+    assert tfc.broadcast_object({"rank": rank}, root_rank=0) == {"rank": 0}
     assert tfc.broadcast_object_fn(size - 1, name="named")([rank]) == [size - 1]
     assert tfc.allgather_object(("x" * rank, rank)) == [("x" * r, r) for r in range(size)]
 
 
 def tape() -> None:
     shared, table = tf.Variable(mine(4)), tf.Variable(tf.ones([size, 2], tf.float64))
-    tfc.broadcast_variables([shared], 0)
+    tfc.broadcast_variables([shared], root_rank=0)
     equal(shared, everyone(4)[0])
 
     @tf.function

@@ -38,15 +38,17 @@ def members_communicate_and_others_are_refused() -> None:
         equal(function(lambda: tfc.grouped_allreduce([MINE], op=tfc.Sum, process_set=outer)[0]), [4.0, 4.0])
         equal(function(lambda: tfc.allgather(MINE, process_set=outer)), [1.0, 0.0, 3.0, 4.0])
         equal(function(lambda: tfc.grouped_allgather([MINE], process_set=outer)[0]), [1.0, 0.0, 3.0, 4.0])
-        equal(function(lambda: tfc.broadcast(MINE, 2, process_set=outer)), [3.0, 4.0])
+        equal(function(lambda: tfc.broadcast(MINE, root_rank=2, process_set=outer)), [3.0, 4.0])
         equal(function(lambda: tfc.reducescatter(MINE, op=tfc.Sum, process_set=outer)), [4.0])
         equal(function(lambda: tfc.grouped_reducescatter([MINE], process_set=outer)[0]), [2.0])
         equal(function(lambda: tfc.alltoall(MINE, process_set=outer)), [1.0, 3.0] if rank == 0 else [0.0, 4.0])
         assert function(lambda: tfc.size_op(outer.process_set_id)) == 2
     tfc.barrier(process_set=outer)
-    assert tfc.broadcast_object(rank, 2, process_set=outer) == 2
+    assert tfc.broadcast_object(rank, root_rank=2, process_set=outer) == 2
     assert tfc.allgather_object(rank, process_set=outer) == [0, 2]
-    refused(lambda: tfc.broadcast(MINE, 1, process_set=outer), "root_rank: expected one of the ranks 0, 2, got 1")
+    refused(
+        lambda: tfc.broadcast(MINE, root_rank=1, process_set=outer), "root_rank: expected one of the ranks 0, 2, got 1"
+    )
 
 
 def other_names_are_not_disturbed() -> None:
@@ -74,14 +76,17 @@ def gradients_and_variables() -> None:
     for call, expected in [
         (lambda: tfc.allreduce(x, op=tfc.Sum, process_set=outer) * (rank + 1.0), [4.0, 4.0]),
         (lambda: tfc.allgather(x, process_set=outer) * (rank + 1.0), [2.0, 2.0]),
-        (lambda: tfc.broadcast(x, 2, process_set=outer) * (rank + 1.0), [2.0, 2.0] if rank == 2 else [0.0, 0.0]),
+        (
+            lambda: tfc.broadcast(x, root_rank=2, process_set=outer) * (rank + 1.0),
+            [2.0, 2.0] if rank == 2 else [0.0, 0.0],
+        ),
         (lambda: tfc.reducescatter(x, op=tfc.Sum, process_set=outer) * (rank + 1.0), [2.0, 6.0]),
     ]:
         with tf.GradientTape() as plain:
             plain.watch(x)
             y = tf.reduce_sum(call())
         equal(plain.gradient(y, x), expected)
-    tfc.broadcast_variables([variable], 2, process_set=outer)
+    tfc.broadcast_variables([variable], root_rank=2, process_set=outer)
     equal(variable, [2.0])
 
 

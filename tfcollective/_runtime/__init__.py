@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfcollective._base import log
-from tfcollective._base.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError, UnsupportedError
+from tfcollective._base.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError
 from tfcollective._base.settings import ENGINES, Settings, environ_snapshot, variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Placement
@@ -88,7 +88,7 @@ _pending_callbacks: list[Callable[[int], None]] = []
 
 
 @noted_if_permanent()
-def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, engine: str | None = None) -> None:
+def init(*, process_sets: Sequence[ProcessSet] | str | None = None, engine: str | None = None) -> None:
     """Joins the world that the launcher has prepared.
 
     Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
@@ -102,7 +102,6 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
     unless the program handles it.
 
     Args:
-        comm: not supported; there so that Horovod's call is understood.
         process_sets: sets to register, the same list on all ranks; or "dynamic", Horovod's word for what needs no
             asking here: :func:`add_process_set` works at any time.
         engine: who moves the data: "native", "horovod" or "mpi"; TFCOLLECTIVE_ENGINE says it if None. Horovod and MPI
@@ -116,10 +115,7 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it; or the node of this rank
             of an elastic job is to be taken away.
         InvalidArgumentError: a process set is wrong, or ranks gave different ones.
-        UnsupportedError: `comm` was given.
     """
-    if comm is not None:
-        raise UnsupportedError("init: comm is not supported; all processes form one world: use process_sets")
     wanted = _wanted_sets(process_sets)
     global _session
     with _lock:
@@ -374,7 +370,7 @@ def training_ended() -> bool:
     return _current().training_ended()
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str) -> None:
     """Records what every rank does when; rank 0 writes it to `file_path`, a trace for Perfetto or chrome://tracing.
 
     All ranks call it, and :func:`stop_timeline` (or shutdown) ends it. ``tfcollective run --timeline FILE`` does the
@@ -382,13 +378,11 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
     Args:
         file_path: the file that rank 0 writes.
-        mark_cycles: there so that Horovod's call is understood; operations here wait for no cycle.
 
     Raises:
         StateError: not initialised, or a timeline is being recorded.
         ConfigError: the file cannot be written.
     """
-    del mark_cycles
     _current().start_timeline(file_path)
 
 

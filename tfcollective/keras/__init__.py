@@ -1,6 +1,6 @@
 """tfcollective for Keras 3 and Keras 2: distributed optimizer and callbacks, and the collectives.
 
-Names and defaults are Horovod's, so that a script moves over by changing its import.
+Options are given by keyword. Horovod's signatures are in :mod:`tfcollective.horovod.keras`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import tensorflow as tf
 from tfcollective.keras import _adapter as adapter
 from tfcollective.keras import callbacks, elastic
 from tfcollective.keras._experiment import KerasExperiment
-from tfcollective.keras._functions import allgather, allreduce, broadcast, reducescatter
 from tfcollective.keras._global_mean import GlobalMeanLoss
 from tfcollective.keras._model_io import load_model
 from tfcollective.keras._normalization import SyncBatchNormalization
-from tfcollective.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from tfcollective.keras._optimizer import DistributedOptimizer
 from tfcollective.keras.callbacks import (
     BackupAndRestore,
     BestModelCheckpoint,
@@ -26,6 +25,8 @@ from tfcollective.keras.callbacks import (
 )
 from tfcollective.tensorflow._common import *  # noqa: F403
 from tfcollective.tensorflow._common import __all__ as __all__  # type: ignore[attr-defined]
+from tfcollective.tensorflow._functions import allreduce, broadcast
+from tfcollective.tensorflow._rows import allgather, reducescatter
 from tfcollective.tensorflow._variables import broadcast_global_variables
 
 __all__ += (
@@ -39,7 +40,6 @@ __all__ += (
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
-    "PartialDistributedOptimizer",
     "SyncBatchNormalization",
     "allgather",
     "allreduce",

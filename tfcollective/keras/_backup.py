@@ -165,7 +165,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         with assigned_weights([self.model]):
             if backup is not None:
                 _assign(shared, backup.shared)
-            broadcast_variables(shared, 0)
+            broadcast_variables(shared)
             self._restore_own(own, everyones, counts)
         _LOG.info("training goes on at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position

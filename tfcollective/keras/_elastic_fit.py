@@ -351,7 +351,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         model, state = self._training.model, self._state
         stop = runtime.get_communicator().allreduce(_flag(model.stop_training), Max, name="elastic/stop")
         # A rank that has joined has callbacks that know less of the past. Rank 0 is one that was there.
-        broadcast_variables(learning_rates([model], []), 0)
+        broadcast_variables(learning_rates([model], []))
         state.stopped = bool(stop)
         state.epoch, state.batch, state.done = epoch + 1, 0, 0
         state.steps += self._training.part.steps - self._committed

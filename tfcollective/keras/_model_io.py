@@ -18,10 +18,10 @@ from tfcollective.tensorflow._gradients import GradientOptions
 
 def load_model(
     filepath: Any,
+    *,
     custom_optimizers: Iterable[type] | None = None,
     custom_objects: Mapping[str, Any] | None = None,
     compression: Any = Compression.none,
-    legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
     """As ``keras.models.load_model``; its optimizers come back distributed, with their state and loss scale.
@@ -31,10 +31,8 @@ def load_model(
         custom_optimizers: classes of optimizers that Keras does not know.
         custom_objects: as in Keras.
         compression: as in :func:`DistributedOptimizer`.
-        legacy_opts: Horovod's; not needed.
         **options: more arguments of ``keras.models.load_model``.
     """
-    del legacy_opts
     known = {kind.__name__: kind for kind in custom_optimizers or ()}
     model = tf.keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})}, **options)
     adapter.check_backend(tf.keras)

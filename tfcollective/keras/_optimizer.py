@@ -26,26 +26,27 @@ from tfcollective.tensorflow._gradients import GradientOptions, refuse_strategy
 @documented
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
+    *,
+    op: Op = Average,
+    process_set: ProcessSet | None = None,
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
-    op: Op = Average,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
-    scale_local_gradients: bool = True,
+    name: str | None = None,
 ) -> Any:
     """An optimizer like `optimizer` whose updates use the gradients of all ranks.
 
     Gradients are reduced exactly once an update: before clipping, weight decay and moving averages, and after the
     accumulation of ``gradient_accumulation_steps``. The result's class has the name and module of Keras's own, so that
     a model saved with it loads where tfcollective is not installed. State that `optimizer` has already is taken over.
-    On ranks outside of `process_set` gradients stay as they are; local variables are those of ``register_local_var``.
+    On ranks outside of `process_set` gradients stay as they are. Local variables are those of `local_layers`, which a
+    broadcast of initial weights has to leave out, too (``local_variables`` of the callback), and of
+    ``register_local_var``.
     Copies of it reduce, too: ``copy.deepcopy``, ``pickle``, ``from_config(get_config())``, and those in a copied model.
 
     Args:
@@ -61,36 +62,6 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which. Or it is called in the
             scope of a ``tf.distribute`` strategy.
         InvalidArgumentError: `optimizer` is no optimizer, or is distributed already.
-    """
-    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
-    return distribute(optimizer, GradientOptions.checked(locals()), name, passes)
-
-
-@documented
-def PartialDistributedOptimizer(  # noqa: N802  # Horovod's name
-    optimizer: Any,
-    name: str | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    gradient_predivide_factor: float = 1.0,
-    op: Op = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """As :func:`DistributedOptimizer`, but `local_layers` stay each rank's own.
-
-    A broadcast of initial weights has to leave their variables out, too (``local_variables`` of the callback).
-
-    Args:
-        optimizer: of Keras 3, or of Keras 2 (also legacy). Of a LossScaleOptimizer the one inside is wrapped.
-        name: of the new optimizer; that of `optimizer` if None.
-        op: Average (default) or Sum.
     """
     passes = Passes(backward_passes_per_step, average_aggregated_gradients)
     made = distribute(optimizer, GradientOptions.checked(locals()), name, passes)

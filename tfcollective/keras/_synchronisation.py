@@ -33,11 +33,10 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 
     Args:
         root_rank: whose weights and state.
-        device: Horovod's; without effect.
         local_variables: variables that stay each rank's own.
     """
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
+    def __init__(self, root_rank: int = 0, *, local_variables: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._root_rank = root_rank
         self._local = LocalVariables()
@@ -101,7 +100,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         variables = distinct([*self.model.weights, *more])
         local = self._local.keys().union(own)
         with assigned_weights([self.model]):
-            broadcast_variables([v for v in variables if variable_key(v) not in local], self._root_rank)
+            broadcast_variables([v for v in variables if variable_key(v) not in local], root_rank=self._root_rank)
 
     def _has_more_optimizers(self) -> bool:
         """Whether there are some that a training step of its own builds: which ones are built already may differ from
@@ -134,12 +133,9 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     ``evaluate(..., callbacks=[MetricAverageCallback()])``, called on all ranks, each with its part of the data, returns
     the metrics of all of them. In ``fit`` all ranks validate, or none. All ranks must have the same metrics.
-
-    Args:
-        device: Horovod's; without effect.
     """
 
-    def __init__(self, device: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._in_fit = False
         self._trained: CountedMetrics | None = None

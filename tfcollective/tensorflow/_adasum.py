@@ -17,7 +17,6 @@ from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective._runtime import Members
 from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow import _ops as ops
-from tfcollective.tensorflow._helpers import check_num_rank_power_of_2
 
 #: The reduction's number, as in Horovod. ``allreduce``, ``grouped_allreduce`` and the tape take it.
 Adasum = 2
@@ -41,7 +40,8 @@ def adasum(tensor: Any, name: str, members: Members) -> Any:
         raise UnsupportedError(
             "op: Adasum needs a power of two of ranks, which an elastic job need not keep: use Average"
         )
-    check_num_rank_power_of_2(members.size)
+    if members.size & (members.size - 1):
+        raise UnsupportedError(f"Adasum: expected a power of two as the number of ranks, got {members.size}")
     if not tensor.dtype.is_floating:
         raise InvalidArgumentError(f"op: Adasum: expected a floating-point tensor, got {tensor.dtype.name}")
     if members.size == 1:

@@ -10,18 +10,8 @@ from tfcollective._base.errors import InvalidArgumentError
 from tfcollective._runtime.communicator import Average, Max, Min, Op, Product, Sum
 
 
-def chosen_op(average: bool | None, op: Op | None, default: Op = Average) -> Op:
-    """The reduction that Horovod's pair of arguments asks for.
-
-    Raises:
-        InvalidArgumentError: both are given, or there is no such reduction.
-    """
-    if average is not None:
-        if op is not None:
-            raise InvalidArgumentError("op and average cannot be combined: give op")
-        return Average if average else Sum
-    if op is None:
-        return default
+def checked_op(op: Op) -> Op:
+    """The reduction; InvalidArgumentError if there is no such one."""
     if op not in (Average, Sum, Min, Max, Product):
         raise InvalidArgumentError(f"op: expected Average, Sum, Min, Max or Product, got {op!r}")
     return Op(op)

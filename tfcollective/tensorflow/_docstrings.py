@@ -16,10 +16,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 COMPLETING = ("documented", "collective", "collective_of_objects")
 
 _MEANINGS = {
-    "average": "Horovod's old way to choose Average or Sum.",
-    "device": "Horovod's; without effect.",
-    "device_dense": "Horovod's; without effect.",
-    "device_sparse": "Horovod's; without effect.",
     "compression": "how dense tensors travel, of ``Compression``; without effect on gradients with Adasum.",
     "op": "Average (default), Sum, Min, Max or Product.",
     "prescale_factor": "factor applied to the inputs.",
@@ -32,9 +28,8 @@ _MEANINGS = {
     "gradient_predivide_factor": "divide by it before the sum, multiply by it after; Average only.",
     "backward_passes_per_step": "how many passes are added up in this process for one reduction and one update.",
     "average_aggregated_gradients": "take the mean of those passes instead of their sum.",
-    "num_groups": "into how many buckets gradients are put whatever their size; 0: by size.",
-    "groups": "a number of groups, or lists of variables whose gradients share a bucket.",
-    "local_layers": "a layer or a list of them; they may be built later.",
+    "groups": "the number of buckets, or lists of variables that share one; None: buckets are made by size.",
+    "local_layers": "a layer or a list of them whose gradients stay each rank's own; they may be built later.",
     "scale_local_gradients": "divide the gradients of local variables by the number of ranks, also with Sum.",
 }
 

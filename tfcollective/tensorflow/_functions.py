@@ -20,7 +20,7 @@ from tfcollective._runtime import Members, ProcessSet
 from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective.tensorflow import _ops as ops
 from tfcollective.tensorflow._adasum import Adasum, adasum
-from tfcollective.tensorflow._arguments import chosen_op, scaled
+from tfcollective.tensorflow._arguments import checked_op, scaled
 from tfcollective.tensorflow._border import collective
 from tfcollective.tensorflow._compression import Compression
 from tfcollective.tensorflow._helpers import size_in_graph
@@ -31,15 +31,13 @@ from tfcollective.tensorflow._reductions import note_reduction
 @collective
 def allreduce(
     tensor: Any,
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    op: Op | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
+    *,
+    op: Op = Average,
     name: str | None = None,
     process_set: ProcessSet | None = None,
+    compression: Any = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
     ignore_name_scope: bool = False,
 ) -> Any:
     """Combines the ranks' tensors element by element; all ranks get the same bits.
@@ -54,13 +52,12 @@ def allreduce(
 
     The gradient is the same all-reduce of the gradient, for Average, Sum and Adasum.
     """
-    del device_dense, device_sparse
     note_reduction()
     members = runtime.members(process_set)
-    if op == Adasum and average is None:
+    if op == Adasum:
         name = operation_name(name, members.process_set_id, ignore_name_scope)
         return _adasum(tensor, compression, prescale_factor, postscale_factor, name, members)
-    op = chosen_op(average, op)
+    op = checked_op(op)
     if isinstance(tensor, tf.IndexedSlices):
         name = operation_name(name, members.process_set_id, ignore_name_scope)
         return allreduce_slices(tensor, op, prescale_factor, postscale_factor, name, members)
@@ -113,16 +110,14 @@ def allreduce_slices(
 @collective
 def grouped_allreduce(
     tensors: Sequence[Any],
-    average: bool | None = None,
-    device_dense: str = "",
-    device_sparse: str = "",
+    *,
+    op: Op = Average,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
     compression: Any = Compression.none,
-    op: Op | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet | None = None,
     ignore_name_scope: bool = False,
-    name: str | None = None,
 ) -> list[Any]:
     """Combines several tensors in one operation a dtype; see :func:`allreduce`.
 
@@ -130,17 +125,16 @@ def grouped_allreduce(
         tensors: tensors or IndexedSlices. An empty list is returned as it is.
         op: Average (default), Sum, Min, Max, Product or Adasum (of each tensor on its own).
     """
-    del device_dense, device_sparse
     note_reduction()
     members = runtime.members(process_set)
     results: list[Any] = list(tensors)
     name = operation_name(name, members.process_set_id, ignore_name_scope) if results else ""
-    if op == Adasum and average is None:
+    if op == Adasum:
         return [
             _adasum(tensor, compression, prescale_factor, postscale_factor, f"{name}/{index}", members)
             for index, tensor in enumerate(results)
         ]
-    op = chosen_op(average, op)
+    op = checked_op(op)
     dense: dict[str, list[int]] = {}
     contexts: dict[int, Any] = {}
     for index, tensor in enumerate(results):
@@ -169,10 +163,11 @@ def _grouped(tensors: list[Any], op: Op, prescale: float, postscale: float, name
 @collective
 def broadcast(
     tensor: Any,
-    root_rank: int,
+    *,
+    root_rank: int = 0,
     name: str | None = None,
-    ignore_name_scope: bool = False,
     process_set: ProcessSet | None = None,
+    ignore_name_scope: bool = False,
 ) -> Any:
     """Gives every rank the tensor of rank `root_rank`.
 
@@ -191,7 +186,7 @@ def broadcast(
 
 
 @collective
-def barrier(name: str | None = None, process_set: ProcessSet | None = None) -> Any:
+def barrier(*, name: str | None = None, process_set: ProcessSet | None = None) -> Any:
     """Ends when all ranks have come to it. In a graph the returned operation has to be run or depended on.
 
     Args:
@@ -236,8 +231,8 @@ def join() -> Any:
 
     This rank's variables stay as they are. If all ranks shall go on, give them those of the rank that joined last:
 
-    >>> last = hvd.join()
-    >>> hvd.broadcast_variables(model.variables, root_rank=int(last))
+    >>> last = tfc.join()
+    >>> tfc.broadcast_variables(model.variables, root_rank=int(last))
 
     Returns:
         int32: the rank that joined last. In a graph the tensor has to be run, after everything else of this rank.

@@ -37,10 +37,11 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """How gradients are reduced, in Horovod's words; ``tfcollective.tensorflow._arguments`` says what they mean.
+    """How gradients are reduced; ``tfcollective.tensorflow._docstrings`` says what the arguments mean.
 
     Attributes:
         op: Average or Sum.
+        num_groups: the number of buckets, whatever their size; 0: they are made by size.
         groups: lists of variables whose gradients share a bucket.
         process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
         adasum: each gradient is combined by Adasum instead of `op`.
@@ -65,7 +66,8 @@ class GradientOptions:
             InvalidArgumentError: arguments that exclude each other.
         """
         given = cls(**{one.name: arguments[one.name] for one in fields(cls) if one.name in arguments})
-        op, num_groups, groups = given.op, given.num_groups, given.groups
+        op = given.op
+        num_groups, groups = (given.groups, ()) if isinstance(given.groups, int) else (0, given.groups or ())
         is_adasum = may_be_adasum and op == Adasum
         if is_adasum and given.compression is not Compression.none:
             _warn_of_adasum()
@@ -77,19 +79,17 @@ class GradientOptions:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
         if given.gradient_predivide_factor != 1.0 and op != Average:
             raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
-        if isinstance(groups, int) and groups:
-            num_groups, groups = groups, ()
         if not isinstance(given.process_set, ProcessSet | None):
             raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {given.process_set!r}")
         if num_groups < 0:
-            raise InvalidArgumentError(f"num_groups: expected 0 or more, got {num_groups}")
+            raise InvalidArgumentError(f"groups: expected 0 or more, or lists of variables, got {num_groups}")
         return replace(
             given,
             op=Sum if is_adasum else Op(op),
             adasum=is_adasum,
             gradient_predivide_factor=float(given.gradient_predivide_factor),
             num_groups=num_groups,
-            groups=tuple(tuple(group) for group in groups or ()),
+            groups=tuple(tuple(group) for group in groups),
         )
 
     def reduction(self) -> Reduction:

@@ -1,4 +1,4 @@
-"""Small questions that scripts written for Horovod ask: ranks and sizes as tensors, and what may be used here."""
+"""Ranks and sizes as tensors."""
 
 from __future__ import annotations
 
@@ -8,34 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
-from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime import Members
-from tfcollective._runtime.communicator import Op
-from tfcollective.tensorflow._arguments import chosen_op
-
-
-def num_rank_is_power_2(num_rank: int) -> bool:
-    """Whether this is a power of two."""
-    return num_rank > 0 and num_rank & (num_rank - 1) == 0
-
-
-def check_num_rank_power_of_2(num_rank: int) -> bool:
-    """True; UnsupportedError if this is no power of two."""
-    if not num_rank_is_power_2(num_rank):
-        raise UnsupportedError(f"Adasum: expected a power of two as the number of ranks, got {num_rank}")
-    return True
-
-
-def gpu_available(ext_base_name: str = "", verbose: bool = False) -> bool:
-    """Whether TensorFlow has a GPU. The arguments are Horovod's and without effect."""
-    del ext_base_name, verbose
-    return bool(tf.config.list_physical_devices("GPU"))
-
-
-def handle_average_backwards_compatibility(op: Op | None, average: bool | None) -> Op:
-    """The reduction that the pair of arguments asks for; InvalidArgumentError if both are given."""
-    runtime.size()  # as there: not before init()
-    return chosen_op(average, op)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:

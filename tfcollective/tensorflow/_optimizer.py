@@ -26,20 +26,18 @@ _eager_count = itertools.count()
 @documented
 def DistributedOptimizer(  # noqa: N802  # Horovod's name
     optimizer: Any,
-    name: str | None = None,
-    use_locking: bool = False,
-    device_dense: str = "",
-    device_sparse: str = "",
+    *,
+    op: Op = Average,
+    process_set: ProcessSet | None = None,
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
-    backward_passes_per_step: int = 1,
-    op: Op = Average,
     gradient_predivide_factor: float = 1.0,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
+    groups: int | Sequence[Sequence[Any]] | None = None,
     scale_local_gradients: bool = True,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    name: str | None = None,
+    use_locking: bool = False,
 ) -> Any:
     """Wraps an optimizer so that it applies gradients reduced over all ranks.
 
@@ -61,9 +59,8 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
             f"optimizer: expected a tf.compat.v1.train.Optimizer, got {type(optimizer).__name__}; for an optimizer of "
             "Keras use tfcollective.keras.DistributedOptimizer"
         )
-    return DistributedV1(
-        optimizer, name, use_locking, options, Passes(backward_passes_per_step, average_aggregated_gradients)
-    )
+    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
+    return DistributedV1(optimizer, name, use_locking, options, passes)
 
 
 def _new_scope() -> str:

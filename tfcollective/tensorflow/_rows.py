@@ -12,7 +12,7 @@ from tfcollective._base.errors import InvalidArgumentError
 from tfcollective._runtime import Members, ProcessSet
 from tfcollective._runtime.communicator import Average, Op
 from tfcollective.tensorflow import _ops as ops
-from tfcollective.tensorflow._arguments import chosen_op, scaled, with_rows
+from tfcollective.tensorflow._arguments import checked_op, scaled, with_rows
 from tfcollective.tensorflow._border import collective
 from tfcollective.tensorflow._compression import Compression
 from tfcollective.tensorflow._helpers import size_in_graph
@@ -22,7 +22,7 @@ from tfcollective.tensorflow._reductions import note_reduction
 
 @collective
 def allgather(
-    tensor: Any, name: str | None = None, ignore_name_scope: bool = False, process_set: ProcessSet | None = None
+    tensor: Any, *, name: str | None = None, process_set: ProcessSet | None = None, ignore_name_scope: bool = False
 ) -> Any:
     """Puts the ranks' tensors one after the other, in rank order.
 
@@ -50,9 +50,10 @@ def allgather(
 @collective
 def grouped_allgather(
     tensors: Sequence[Any],
+    *,
     name: str | None = None,
-    ignore_name_scope: bool = False,
     process_set: ProcessSet | None = None,
+    ignore_name_scope: bool = False,
 ) -> list[Any]:
     """Gathers several tensors; see :func:`allgather`.
 
@@ -60,20 +61,20 @@ def grouped_allgather(
         tensors: as in :func:`allgather`, each.
     """
     name = operation_name(name, runtime.members(process_set).process_set_id, ignore_name_scope)
-    return [allgather(tensor, f"{name}/{index}", process_set=process_set) for index, tensor in enumerate(tensors)]
+    return [allgather(tensor, name=f"{name}/{index}", process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
 @collective
 def reducescatter(
     tensor: Any,
-    device_dense: str = "",
-    compression: Any = Compression.none,
+    *,
     op: Op = Average,
     name: str | None = None,
     process_set: ProcessSet | None = None,
-    ignore_name_scope: bool = False,
+    compression: Any = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    ignore_name_scope: bool = False,
 ) -> Any:
     """Combines the ranks' tensors and gives each rank its rows of the result.
 
@@ -85,9 +86,8 @@ def reducescatter(
 
     The gradient is, as in Horovod, the ranks' gradients put one after the other, for Sum times the number of ranks.
     """
-    del device_dense
     note_reduction()
-    op = chosen_op(None, op)
+    op = checked_op(op)
     members = runtime.members(process_set)
     tensor = with_rows(tensor, "reducescatter")
     if members.alone:
@@ -111,24 +111,29 @@ def reducescatter(
 @collective
 def grouped_reducescatter(
     tensors: Sequence[Any],
-    device_dense: str = "",
-    compression: Any = Compression.none,
+    *,
     op: Op = Average,
+    name: str | None = None,
     process_set: ProcessSet | None = None,
+    compression: Any = Compression.none,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    name: str | None = None,
 ) -> list[Any]:
     """Combines and scatters several tensors; see :func:`reducescatter`.
 
     Args:
         tensors: as in :func:`reducescatter`, each.
     """
-    del device_dense
     name = operation_name(name, runtime.members(process_set).process_set_id)
     return [
         reducescatter(
-            tensor, "", compression, op, f"{name}/{index}", process_set, False, prescale_factor, postscale_factor
+            tensor,
+            op=op,
+            name=f"{name}/{index}",
+            process_set=process_set,
+            compression=compression,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
         )
         for index, tensor in enumerate(tensors)
     ]
@@ -137,10 +142,11 @@ def grouped_reducescatter(
 @collective
 def alltoall(
     tensor: Any,
+    *,
     splits: Any = None,
     name: str | None = None,
-    ignore_name_scope: bool = False,
     process_set: ProcessSet | None = None,
+    ignore_name_scope: bool = False,
 ) -> Any:
     """Sends rows to every rank and receives rows from every rank.
 

@@ -113,21 +113,20 @@ def _guard(sources: list[Any], local: frozenset[int], process_set: ProcessSet | 
 @documented
 def DistributedGradientTape(  # noqa: N802  # Horovod's name
     gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
+    *,
+    op: Op = Average,
+    process_set: ProcessSet | None = None,
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
-    op: Op = Average,
     gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
+    groups: int | Sequence[Sequence[Any]] | None = None,
+    local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
     """Wraps a ``tf.GradientTape``: ``gradient()`` gives gradients reduced over all ranks.
 
-    On ranks outside of `process_set` gradients stay as they are. Local sources are those that are given to the tape's
-    ``register_local_source``.
+    On ranks outside of `process_set` gradients stay as they are. Local sources are the variables of `local_layers` and
+    those that are given to the tape's ``register_local_source``.
 
     Args:
         gradtape: the tape; it may have recorded already.
@@ -136,41 +135,12 @@ def DistributedGradientTape(  # noqa: N802  # Horovod's name
     Raises:
         UnsupportedError: an argument that is not supported; names it.
     """
-    return _wrapped(gradtape, GradientOptions.checked(locals(), may_be_adasum=True))
-
-
-@opaque
-@documented
-def PartialDistributedGradientTape(  # noqa: N802  # Horovod's name
-    gradtape: Any,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    op: Op = Average,
-    gradient_predivide_factor: float = 1.0,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
-    local_layers: Any = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """As :func:`DistributedGradientTape`, but the gradients of `local_layers` stay each rank's own.
-
-    Args:
-        gradtape: the tape; it may have recorded already.
-        op: Average (default), Sum or Adasum.
-    """
-    tape = _wrapped(gradtape, GradientOptions.checked(locals(), may_be_adasum=True))
-    tape._tfcollective_local.add_layers(local_layers)
-    return tape
-
-
-def _wrapped(gradtape: Any, options: GradientOptions) -> Any:
+    options = GradientOptions.checked(locals(), may_be_adasum=True)
     let_variables_be_called()  # what such scripts broadcast after the first step
     kind = type(gradtape)
     tape: Any = object.__new__(type(kind.__name__, (_TapeMixin, kind), {}))
     tape.__dict__ = gradtape.__dict__  # one recording, whichever of the two objects it is asked of
     tape._tfcollective_options = options
     tape._tfcollective_local = LocalVariables()
+    tape._tfcollective_local.add_layers(local_layers)
     return tape

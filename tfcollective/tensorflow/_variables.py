@@ -20,9 +20,7 @@ from tfcollective.tensorflow._names import operation_name
 
 
 @collective
-def broadcast_variables(
-    variables: Iterable[Any], root_rank: int, process_set: ProcessSet | None = None, inplace: bool = False
-) -> Any:
+def broadcast_variables(variables: Iterable[Any], *, root_rank: int = 0, process_set: ProcessSet | None = None) -> Any:
     """Assigns to every variable its value on rank `root_rank`.
 
     Eagerly, ``Normalization`` layers then derive anew what they compute with; a function that was traced before keeps
@@ -30,14 +28,12 @@ def broadcast_variables(
 
     Args:
         variables: TensorFlow's or Keras's; the same list, in the same order, on all ranks.
-        inplace: Horovod's; no difference here.
 
     Returns:
         Nothing eagerly; in a v1 graph the operation to run.
     """
-    del inplace
     listed = list(variables)
-    assigned = _assign_all(listed, root_rank, None, process_set)
+    assigned = assign_all(listed, root_rank, None, process_set)
     if not tf.executing_eagerly():
         return tf.group(assigned)
     if assigned:
@@ -45,24 +41,7 @@ def broadcast_variables(
     return None
 
 
-@collective
-def broadcast_(
-    variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
-) -> list[Any]:
-    """As :func:`broadcast_variables`, and returns the variables; in a v1 graph their new values, to be run.
-
-    Args:
-        variables: TensorFlow's or Keras's; the same list, in the same order, on all ranks.
-        name: matches the operation between ranks.
-    """
-    variables = list(variables)
-    assigned = _assign_all(variables, root_rank, name, process_set)
-    if assigned and tf.executing_eagerly():
-        derive_anew_from(variables)
-    return assigned if assigned and not tf.compat.v1.executing_eagerly_outside_functions() else variables
-
-
-def broadcast_global_variables(root_rank: int) -> Any:
+def broadcast_global_variables(root_rank: int = 0) -> Any:
     """The operation that gives all global variables of the current v1 graph their values on rank `root_rank`.
 
     Args:
@@ -74,9 +53,9 @@ def broadcast_global_variables(root_rank: int) -> Any:
     if tf.executing_eagerly():
         raise StateError(
             "broadcast_global_variables works in graphs of tf.compat.v1 only: "
-            "call broadcast_variables(model.variables, root_rank)"
+            "call broadcast_variables(model.variables, root_rank=...)"
         )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank=root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # not typed
@@ -84,11 +63,10 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 
     Args:
         root_rank: whose values count.
-        device: Horovod's; without effect.
     """
 
-    def __init__(self, root_rank: int, device: str = "") -> None:
-        del device  # and no super().__init__(): the class has none, and TensorFlow 2.15 warns of it as deprecated
+    def __init__(self, root_rank: int = 0) -> None:
+        # No super().__init__(): the class has none, and TensorFlow 2.15 warns of it as deprecated.
         self._root_rank = root_rank
         self._operation: Any = None
         self._graph: Any = None
@@ -112,9 +90,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         session.run(self._operation)
 
 
-def _assign_all(
-    variables: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet | None
-) -> list[Any]:
+def assign_all(variables: Sequence[Any], root_rank: int, name: str | None, process_set: ProcessSet | None) -> list[Any]:
     members = runtime.members(process_set)
     root = members.place_of(root_rank, "root_rank")
     targets = [tensorflow_variable(variable) for variable in variables]

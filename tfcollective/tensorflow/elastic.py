@@ -91,7 +91,7 @@ class TensorFlowState(ObjectState):
         """See :class:`State`. What was saved stays until all of the root's has come: a rank that is lost meanwhile
         leaves nothing half taken."""
         super().take(root)  # on the root the variables are those of its commit now
-        broadcast_variables(self._variables, root)
+        broadcast_variables(self._variables, root_rank=root)
         self.save()
 
 

@@ -95,7 +95,7 @@ class _Backup:
             with np.load(path) as kept:
                 self.step = int(kept["step"])
                 training.model.set_weights([kept[f"weights{i}"] for i in range(len(training.model.weights))])
-        library.broadcast_variables(training.model.variables, 0)
+        library.broadcast_variables(training.model.variables, root_rank=0)
 
     def keep(self) -> None:
         """Writes the file every so many steps."""

@@ -153,9 +153,7 @@ def test_local_variables_and_groups_are_those_of_the_copy() -> None:
     with fake_world() as ops:
         made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
         groups = [made.layers[-1].trainable_variables]
-        optimizer = tfk.PartialDistributedOptimizer(
-            keras.optimizers.SGD(0.5), local_layers=made.layers[-2], groups=groups
-        )
+        optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.5), local_layers=made.layers[-2], groups=groups)
         made.compile(optimizer, "mse")
         fit(made)
         for way in MODEL_COPIES.values():

@@ -79,7 +79,7 @@ def test_passes_and_a_loss_scaler_of_keras_2_exclude_each_other() -> None:
 def test_local_layers_may_be_built_later(scale: bool) -> None:
     local, shared = keras.layers.Dense(1, use_bias=False), keras.layers.Dense(1, use_bias=False)
     with fake_world(size=4) as ops:
-        optimizer = tfk.PartialDistributedOptimizer(
+        optimizer = tfk.DistributedOptimizer(
             keras.optimizers.SGD(1.0), local_layers=local, scale_local_gradients=scale, op=tfk.Sum
         )
         for layer in (local, shared):
@@ -93,4 +93,4 @@ def test_local_layers_may_be_built_later(scale: bool) -> None:
 
 def test_local_layers_are_layers() -> None:
     with pytest.raises(InvalidArgumentError, match="local_layers"):
-        tfk.PartialDistributedOptimizer(keras.optimizers.SGD(), local_layers=[1])
+        tfk.DistributedOptimizer(keras.optimizers.SGD(), local_layers=[1])

@@ -15,7 +15,7 @@ import pytest
 
 import tfcollective
 from tfcollective import _runtime as runtime
-from tfcollective._base.errors import ConfigError, StateError, UnsupportedError
+from tfcollective._base.errors import ConfigError, StateError
 
 QUESTIONS = ["rank", "size", "local_rank", "local_size", "cross_rank", "cross_size"]
 
@@ -121,11 +121,6 @@ def test_a_shutdown_gives_back_what_the_world_had(single: None) -> None:
         gc.enable()
     with pytest.raises(StateError, match="has left"):
         session.communicator()
-
-
-def test_what_is_not_supported() -> None:
-    with pytest.raises(UnsupportedError, match="process_sets"):
-        tfcollective.init(comm=[0, 1])
 
 
 def test_half_a_launcher_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ class Ported(tfc.elastic.State):
         self.value = self._saved
 
     def sync(self) -> None:
-        self._saved = tfc.broadcast_object(self._saved, 0)
+        self._saved = tfc.broadcast_object(self._saved, root_rank=0)
         self.restore()
 
 

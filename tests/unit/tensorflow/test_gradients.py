@@ -124,8 +124,8 @@ def test_predivide_factor_becomes_scales() -> None:
     np.testing.assert_array_equal(got[0], np.full(8, 2.0))
 
 
-@pytest.mark.parametrize(("options", "buckets"), [({"num_groups": 2}, 2), ({"groups": 3}, 3), ({}, 1)])
-def test_num_groups(options: dict, buckets: int) -> None:
+@pytest.mark.parametrize(("options", "buckets"), [({"groups": 2}, 2), ({"groups": 3}, 3), ({}, 1)])
+def test_number_of_groups(options: dict, buckets: int) -> None:
     with fake_world() as ops:
         gradients_of(variables(6), **options)
     assert ops.count("start") == buckets
@@ -183,7 +183,7 @@ def test_predivide_needs_average() -> None:
 def test_one_rank_communicates_nothing() -> None:
     with fake_world(size=1) as ops:
         gradients_of(variables(3))
-        tfc.broadcast_variables(variables(2), 0)
+        tfc.broadcast_variables(variables(2), root_rank=0)
     assert ops.ran == []
 
 

@@ -13,9 +13,9 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
-import tfcollective.keras as tfk
-import tfcollective.tensorflow as tfc
-from tfcollective._base.errors import InvalidArgumentError
+import tfcollective.horovod.keras as tfk
+import tfcollective.horovod.tensorflow as tfc
+from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras
@@ -40,6 +40,23 @@ def test_a_tape_that_leaves_layers_to_each_rank(scale: bool, own: float) -> None
     np.testing.assert_array_equal(got[0], np.full((2, 1), own))
     np.testing.assert_array_equal(got[1], np.full((2, 1), 2.0))
     assert len(next(iter(ops.signatures.values())).splitlines()) == 1
+
+
+def test_the_old_arguments_choose_the_new_ones() -> None:
+    with fake_world(size=3) as ops:
+        assert float(tfc.allreduce(2.0, False)) == 6.0
+        assert float(tfc.allreduce(2.0, True, "/gpu:0", op=None)) == 2.0
+        with pytest.raises(InvalidArgumentError, match="cannot be combined"):
+            tfc.allreduce(2.0, average=True, op=tfc.Sum)
+        with pytest.raises(TypeError, match="colour"):
+            tfc.allreduce(2.0, colour="red")
+        with pytest.raises(UnsupportedError, match="process_sets"):
+            tfc.init([0, 1])
+        variables = [tf.Variable(1.0), tf.Variable(2.0)]
+        with tfc.DistributedGradientTape(tf.GradientTape(), num_groups=2) as tape:
+            loss = variables[0] * variables[1]
+        tape.gradient(loss, variables)
+    assert ops.count("start") == 2
 
 
 def test_a_tape_tells_local_gradients_from_others() -> None:

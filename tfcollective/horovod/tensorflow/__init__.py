@@ -16,39 +16,57 @@ from tfcollective.horovod._capabilities import (
     nccl_built,
     rocm_built,
 )
+from tfcollective.horovod._common import (
+    alltoall,
+    barrier,
+    grouped_allgather,
+    grouped_allreduce,
+    init,
+    start_timeline,
+)
 from tfcollective.horovod.tensorflow import elastic
-from tfcollective.horovod.tensorflow._optimizer import DistributedOptimizer
+from tfcollective.horovod.tensorflow._collectives import (
+    allgather,
+    allreduce,
+    broadcast,
+    grouped_reducescatter,
+    reducescatter,
+)
+from tfcollective.horovod.tensorflow._optimizer import (
+    BroadcastGlobalVariablesHook,
+    DistributedGradientTape,
+    DistributedOptimizer,
+    PartialDistributedGradientTape,
+)
+from tfcollective.horovod.tensorflow._util import (
+    check_num_rank_power_of_2,
+    gpu_available,
+    handle_average_backwards_compatibility,
+    num_rank_is_power_2,
+)
+from tfcollective.horovod.tensorflow.functions import (
+    allgather_object,
+    broadcast_,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
 from tfcollective.tensorflow import (
     Adasum,
     Average,
-    BroadcastGlobalVariablesHook,
     Compression,
     Compressor,
-    DistributedGradientTape,
     Max,
     Min,
     Op,
-    PartialDistributedGradientTape,
     ProcessSet,
     Product,
     Sum,
     add_process_set,
-    allgather,
-    allgather_object,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
     broadcast_global_variables,
-    broadcast_object,
-    broadcast_variables,
     cross_rank,
     cross_size,
     global_process_set,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    init,
     is_homogeneous,
     is_initialized,
     join,
@@ -60,23 +78,13 @@ from tfcollective.tensorflow import (
     process_set_included_op,
     rank,
     rank_op,
-    reducescatter,
     remove_process_set,
     shard,
     shutdown,
     size,
     size_op,
-    start_timeline,
     stop_timeline,
 )
-from tfcollective.tensorflow._helpers import (
-    check_num_rank_power_of_2,
-    gpu_available,
-    handle_average_backwards_compatibility,
-    num_rank_is_power_2,
-)
-from tfcollective.tensorflow._objects import broadcast_object_fn
-from tfcollective.tensorflow._variables import broadcast_
 
 if TYPE_CHECKING:
     from tfcollective.keras import SyncBatchNormalization

@@ -1,4 +1,4 @@
-"""Horovod's ``DistributedOptimizer`` of ``horovod.tensorflow``: for optimizers of ``tf.compat.v1`` and of Keras."""
+"""Horovod's optimizers, tapes and hook of ``horovod.tensorflow``, for ``tf.compat.v1`` and for Keras."""
 
 from __future__ import annotations
 
@@ -6,51 +6,43 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfcollective._runtime import ProcessSet
-from tfcollective._runtime.communicator import Average, Op
-from tfcollective.tensorflow._aggregation import Passes
-from tfcollective.tensorflow._compression import Compression
-from tfcollective.tensorflow._docstrings import documented
-from tfcollective.tensorflow._gradients import GradientOptions
-from tfcollective.tensorflow._optimizer import DistributedV1
+import tfcollective.tensorflow as tfc
+from tfcollective.horovod._signatures import with_signature
 
 
-@documented
-def DistributedOptimizer(  # noqa: N802  # Horovod's name
-    optimizer: Any,
-    name: str | None = None,
-    use_locking: bool = False,
-    device_dense: str = "",
-    device_sparse: str = "",
-    compression: Any = Compression.none,
-    sparse_as_dense: bool = False,
-    backward_passes_per_step: int = 1,
-    op: Op = Average,
-    gradient_predivide_factor: float = 1.0,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
-    groups: Any = None,
-    process_set: ProcessSet | None = None,
-    scale_local_gradients: bool = True,
-) -> Any:
-    """Wraps an optimizer so that it applies gradients reduced over all ranks.
+def _of_either(optimizer: Any, *, use_locking: bool = False, **options: Any) -> Any:
+    """Wraps an optimizer of ``tf.compat.v1.train``, or of Keras.
 
-    On ranks outside of `process_set` gradients stay as they are.
-
-    Args:
-        optimizer: a ``tf.compat.v1.train.Optimizer``, or a Keras optimizer (see
-            ``tfcollective.keras.DistributedOptimizer``).
-        name: of a v1 optimizer; "Distributed" and its class if None.
-        use_locking: of a v1 optimizer.
-        op: Average (default) or Sum.
-
-    Raises:
-        UnsupportedError: an argument, or a kind of optimizer, that is not supported.
+    See ``tfcollective.tensorflow.DistributedOptimizer`` and ``tfcollective.keras.DistributedOptimizer``.
     """
-    options = GradientOptions.checked(locals())
-    passes = Passes(backward_passes_per_step, average_aggregated_gradients)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        return DistributedV1(optimizer, name, use_locking, options, passes)
-    from tfcollective.keras._optimizer import distribute
+        return tfc.DistributedOptimizer(optimizer, use_locking=use_locking, **options)
+    import tfcollective.keras
 
-    return distribute(optimizer, options, name, passes)
+    return tfcollective.keras.DistributedOptimizer(optimizer, **options)
+
+
+DistributedOptimizer = with_signature(
+    _of_either,
+    "optimizer name use_locking device_dense device_sparse compression sparse_as_dense backward_passes_per_step op"
+    " gradient_predivide_factor average_aggregated_gradients num_groups groups process_set scale_local_gradients",
+    like=tfc.DistributedOptimizer,
+)
+DistributedGradientTape = with_signature(
+    tfc.DistributedGradientTape,
+    "gradtape device_dense device_sparse compression sparse_as_dense op gradient_predivide_factor num_groups groups"
+    " process_set scale_local_gradients",
+)
+PartialDistributedGradientTape = with_signature(
+    tfc.DistributedGradientTape,
+    "gradtape device_dense device_sparse compression sparse_as_dense op gradient_predivide_factor num_groups groups"
+    " process_set local_layers scale_local_gradients",
+)
+
+
+class BroadcastGlobalVariablesHook(tfc.BroadcastGlobalVariablesHook):
+    """See ``tfcollective.tensorflow.BroadcastGlobalVariablesHook``; `device` is Horovod's and without effect."""
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        del device
+        super().__init__(root_rank)

@@ -1,4 +1,4 @@
 """Horovod's module of this name."""
 
-from tfcollective.keras.callbacks import *  # noqa: F403
-from tfcollective.keras.callbacks import __all__ as __all__  # noqa: PLC0414
+from tfcollective.horovod.keras.callbacks import *  # noqa: F403
+from tfcollective.horovod.keras.callbacks import __all__ as __all__  # noqa: PLC0414
