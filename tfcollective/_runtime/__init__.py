@@ -24,7 +24,8 @@ from tfcollective._runtime.communicator import Communicator
 from tfcollective._runtime.crash import noted_if_permanent
 from tfcollective._runtime.ends import ExitCodeHook, end_on_sigterm
 from tfcollective._runtime.engine import TensorFlowOps
-from tfcollective._runtime.process_sets import Members, ProcessSet, global_process_set
+from tfcollective._runtime.members import Members
+from tfcollective._runtime.process_sets import ProcessSet, global_process_set
 from tfcollective._runtime.session import Session
 
 __all__ = [

@@ -16,7 +16,7 @@ from tfcollective._base.topology import Placement, World
 from tfcollective._control.identity import Identity
 from tfcollective._control.identity.node import ancestors
 from tfcollective._runtime.communicator import Communicator
-from tfcollective._runtime.process_sets import Members
+from tfcollective._runtime.members import Members
 
 if TYPE_CHECKING:
     from tfcollective._control.client.client import CoordinatorClient

@@ -35,8 +35,8 @@ from tfcollective._runtime.communicator import (
 )
 from tfcollective._runtime.crash import describe_cause
 from tfcollective._runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
+from tfcollective._runtime.members import GLOBAL_SET, Members
 from tfcollective._runtime.native_library import load
-from tfcollective._runtime.process_sets import GLOBAL_SET, Members
 
 if TYPE_CHECKING:
     from tfcollective._control.client.client import CoordinatorClient

@@ -14,7 +14,7 @@ from tfcollective._base import payload
 from tfcollective._base.errors import ProtocolError
 from tfcollective._base.job_keys import OBJECTS, derived_key
 from tfcollective._runtime.communicator import Communicator
-from tfcollective._runtime.process_sets import Members
+from tfcollective._runtime.members import Members
 
 _PUBLIC_KEY = b"tfcollective without a key"
 

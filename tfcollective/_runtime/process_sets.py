@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tfcollective._base.errors import CollectiveError, InvalidArgumentError, TfCollectiveError
 from tfcollective._runtime.communicator import Communicator
+from tfcollective._runtime.members import GLOBAL_SET, Members
 
 if TYPE_CHECKING:
     from tfcollective._runtime.engine import Engine
     from tfcollective._runtime.objects import SealedExchange
-
-GLOBAL_SET = 0
 
 
 class ProcessSet:
@@ -90,48 +89,6 @@ def _make_global() -> ProcessSet:
 
 #: All ranks; the default everywhere.
 global_process_set = _make_global()
-
-
-@dataclass(frozen=True)
-class Members:
-    """A registered process set as this process sees it.
-
-    Attributes:
-        process_set_id: its number, by which TensorFlow's kernels find its communicator.
-        ranks: its members, as ranks of the world.
-        rank: this process's place among them, or -1.
-        elastic: whether ranks and size may be others when a function that is traced now runs.
-    """
-
-    process_set_id: int
-    ranks: tuple[int, ...]
-    rank: int
-    elastic: bool = False
-
-    @property
-    def size(self) -> int:
-        """The number of members."""
-        return len(self.ranks)
-
-    @property
-    def included(self) -> bool:
-        """Whether this process is one of them."""
-        return self.rank >= 0
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing has to be communicated: there is one member, now and later."""
-        return self.size == 1 and not self.elastic
-
-    def place_of(self, world_rank: int, argument: str) -> int:
-        """The place of a rank of the world among the members.
-
-        Raises:
-            InvalidArgumentError: it is not one of them; names `argument`.
-        """
-        if world_rank not in self.ranks:
-            raise InvalidArgumentError(f"{argument}: expected one of the ranks {_listed(self.ranks)}, got {world_rank}")
-        return self.ranks.index(world_rank)
 
 
 @dataclass

@@ -33,9 +33,10 @@ from tfcollective._runtime.communicator import Communicator, CommunicatorInfo
 from tfcollective._runtime.crash import CrashHook
 from tfcollective._runtime.engine import Engine, JoinResult
 from tfcollective._runtime.interrupt import InterruptWatch
+from tfcollective._runtime.members import GLOBAL_SET, Members
 from tfcollective._runtime.native import connect_alone
 from tfcollective._runtime.objects import SealedExchange
-from tfcollective._runtime.process_sets import GLOBAL_SET, Members, ProcessSet, ProcessSets, global_process_set
+from tfcollective._runtime.process_sets import ProcessSet, ProcessSets, global_process_set
 from tfcollective._runtime.recorder import TimelineRecorder
 from tfcollective._runtime.trainer_status import TrainerStatus
 

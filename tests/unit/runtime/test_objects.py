@@ -8,8 +8,8 @@ import pytest
 
 from tfcollective._base import payload
 from tfcollective._base.errors import InvalidArgumentError, ProtocolError
+from tfcollective._runtime.members import GLOBAL_SET, Members
 from tfcollective._runtime.objects import SealedExchange
-from tfcollective._runtime.process_sets import GLOBAL_SET, Members
 
 KEY = b"k" * 32
 EVERYONE = Members(GLOBAL_SET, (0, 1), 0)

@@ -12,8 +12,9 @@ import tfcollective
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import CollectiveError, InvalidArgumentError, PeerLostError, TransportError
 from tfcollective._runtime.communicator import CommunicatorOptions, Listener, NativeCommunicator, Sum
+from tfcollective._runtime.members import Members
 from tfcollective._runtime.objects import SealedExchange
-from tfcollective._runtime.process_sets import Members, ProcessSet, ProcessSets, checked_ranks, global_process_set
+from tfcollective._runtime.process_sets import ProcessSet, ProcessSets, checked_ranks, global_process_set
 
 SIZE = 3
 KEY = b"k" * 16

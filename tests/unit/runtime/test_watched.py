@@ -18,8 +18,8 @@ from tfcollective._base.settings import Settings
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.identity import Identity
 from tfcollective._runtime.communicator import Listener
+from tfcollective._runtime.members import GLOBAL_SET, Members
 from tfcollective._runtime.native import NativeEngine, call_watched
-from tfcollective._runtime.process_sets import GLOBAL_SET, Members
 
 LATER = Deadline.after(3600)
 KEY = b"0123456789abcdef"

@@ -17,7 +17,8 @@ import tfcollective.tensorflow as tfc
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError, StateError, UnsupportedError
 from tfcollective._base.version import TENSORFLOWS
-from tfcollective._runtime.process_sets import Members, ProcessSet, _Registered
+from tfcollective._runtime.members import Members
+from tfcollective._runtime.process_sets import ProcessSet, _Registered
 from tfcollective.tensorflow import _ops as ops
 
 pytestmark = pytest.mark.tensorflow

@@ -13,7 +13,7 @@ from tfcollective._control.identity import Identity, discover
 from tfcollective._runtime.communicator import Communicator
 from tfcollective._runtime.engine import JoinResult, TensorFlowOps, closed_on_error, connect, register
 from tfcollective._runtime.engines import ExternalCommunicator
-from tfcollective._runtime.process_sets import Members
+from tfcollective._runtime.members import Members
 
 
 class ExternalEngine:
