@@ -140,7 +140,7 @@ def rows(root: Path) -> Iterator[tuple[str, object]]:
         yield f"`run {option}`: lines, options", f"{len(text)}, {shown}" if text else "-"
     yield "docstrings of functions", docstrings(root, "")
     yield "of these without a subject (What, Whether, How ...)", docstrings(root, NO_SUBJECT)
-    yield "of these `See :class:`", docstrings(root, "See :")
+    yield "of these that begin with `See`", docstrings(root, "See :")
 
 
 def main() -> None:
