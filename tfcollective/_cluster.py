@@ -34,6 +34,7 @@ from tfcollective._base.verdict import first_cause
 from tfcollective._control.client.channel import Channel, Retry
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.identity import current_node_id, discover
+from tfcollective._control.messages import Remove
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch import api
@@ -139,7 +140,7 @@ class Cluster:
         except BaseException:
             self.close()
             raise
-        self._client.remove_blob(name)
+        self._client.call(Remove(name))
         answers = [payload.loads(found[task]) for task in self._spec.world]
         self._broken = any(answer.failure is not None for answer in answers)
         if self._broken:
@@ -154,7 +155,7 @@ class Cluster:
             data = self._client.get_blob(f"{name}/{missing[0]}", timeout=_LOOK_S)
             if data is not None:
                 found[missing[0]] = data
-                self._client.remove_blob(f"{name}/{missing[0]}")
+                self._client.call(Remove(f"{name}/{missing[0]}"))
             elif self._job is None or not self._job.is_alive():
                 raise self._error or StateError("the cluster's processes have ended")
             elif deadline is not None and deadline.expired():

@@ -39,7 +39,7 @@ def test_all_ranks_are_started_again_and_each_has_a_gpu_and_a_log(tmp_path):
         f"{JOIN}\nc = join(); restarts = os.environ['TFCOLLECTIVE_RESTARTS']\n"
         "print('start', restarts, rank, os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
         "if restarts == '0': wait_until(2, 'running'); sys.exit(3) if rank == 1 else time.sleep(600)\n"
-        "c.leave(me.task)"
+        "c.call(Leave(me.task))"
     )
     logs = tmp_path / "logs"
     options = ("--max-restarts", "1", "--gpus-per-proc", "1", "--log-dir", str(logs))

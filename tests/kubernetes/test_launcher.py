@@ -14,7 +14,7 @@ from provider_contract import Platform, ProviderContract
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.multiprocess]
 PODS = "tfcollective_launchers.kubernetes.pods"
-HELLO = f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size, flush=True); c.leave(me.task)"
+HELLO = f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size, flush=True); c.call(Leave(me.task))"
 
 
 def shared_folder(folder):
@@ -78,7 +78,7 @@ def test_a_job_runs_and_leaves_nothing(cluster):
 
 
 def test_two_ranks_in_a_pod_are_on_one_node(cluster):
-    program = f"{JOIN}\nc = join(); import socket; print(socket.gethostname(), flush=True); c.leave(me.task)"
+    program = f"{JOIN}\nc = join(); import socket; print(socket.gethostname(), flush=True); c.call(Leave(me.task))"
     with Run((*options_of(cluster), "-np", "3", "--procs-per-pod", "2", "python", "-c", program)) as job:
         code, out, err = job.finish(120.0)
     assert code == 0, err
@@ -138,7 +138,7 @@ def test_an_api_server_that_goes_and_comes_does_not_disturb_a_job(cluster, tmp_p
     here = str(tmp_path)
     program = (
         f"{JOIN}\nc = join(); open({here!r} + f'/here-{{rank}}', 'w').close()\n"
-        f"while not os.path.exists({here!r} + '/go'): time.sleep(0.1)\nc.leave(me.task)\n"
+        f"while not os.path.exists({here!r} + '/go'): time.sleep(0.1)\nc.call(Leave(me.task))\n"
         f"open({here!r} + f'/left-{{rank}}', 'w').close()"
     )
     with Run((*options_of(cluster, *shared_folder(tmp_path)), "-np", "2", "python", "-c", program)) as job:
@@ -279,7 +279,7 @@ def test_an_evaluator_runs_in_the_first_pod(cluster):
     program = f"""import os, socket
 print(os.environ["TFCOLLECTIVE_TASK"], "in", socket.gethostname()[-1], flush=True)
 if not os.environ["TFCOLLECTIVE_TASK"].startswith("evaluator"):
-    exec({JOIN!r} + "\\nc = join(); c.leave(me.task)")
+    exec({JOIN!r} + "\\nc = join(); c.call(Leave(me.task))")
 """
     roles = ("--task-spec", "worker:instances=2,memory=128MiB,vcores=1", "--task-spec", "evaluator")
     with Run((*options_of(cluster), *roles, "python", "-c", program)) as job:
@@ -292,7 +292,7 @@ if not os.environ["TFCOLLECTIVE_TASK"].startswith("evaluator"):
 def test_a_job_that_fails_is_made_again(cluster, tmp_path):
     crashed = str(tmp_path / "crashed")
     program = (
-        f"{JOIN}\nc = join()\nif os.path.exists({crashed!r}): c.leave(me.task); sys.exit(0)\n"
+        f"{JOIN}\nc = join()\nif os.path.exists({crashed!r}): c.call(Leave(me.task)); sys.exit(0)\n"
         f"wait_until(2, 'running')\nif rank == 1: open({crashed!r}, 'w').close(); sys.exit(5)\ntime.sleep(600)"
     )
     more = (*shared_folder(tmp_path), "--max-restarts", "1")

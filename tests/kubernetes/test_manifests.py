@@ -58,7 +58,7 @@ def test_ranks_of_a_job_of_fixed_size_meet_again_after_a_crash(cluster, manifest
 
 
 def test_a_launcher_and_its_agents_run_several_ranks_in_each_pod(cluster, manifest):
-    program = f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size, flush=True); c.leave(me.task)"
+    program = f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size, flush=True); c.call(Leave(me.task))"
     cluster.apply(manifest("-np", "4", "--procs-per-pod", "2", "--", "python", "-c", program), KEY)
     assert cluster.wait_for_job("train-launcher", 120) == "Complete"
     assert cluster.wait_for_job("train-agents", 120) == "Complete"

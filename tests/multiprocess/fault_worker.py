@@ -16,6 +16,7 @@ import tfcollective as tfc
 from tfcollective._base.settings import Settings
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.identity import discover
+from tfcollective._control.messages import Status
 from tfcollective._runtime.communicator import NativeCommunicator
 
 FAULT, PHASE, VICTIM, DIRECTORY = sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4])
@@ -42,7 +43,7 @@ def wait_until_the_others_wait() -> None:
     """In init, as the coordinator sees it; or until it has given up waiting for us."""
     me = discover(Settings.load(), {})
     with CoordinatorClient(me.coordinator, me.key) as client:
-        while (status := client.status())["failure"] is None:
+        while (status := client.call(Status()))["failure"] is None:
             if sum(task["state"] == "waiting" for task in status["tasks"]) == me.world_size - 1:
                 return
             time.sleep(0.02)  # the status has no call that waits

@@ -61,10 +61,11 @@ if role == "evaluator":
 if role == "chief":
     from tfcollective._control.client.client import CoordinatorClient
     from tfcollective._control.identity import discover
+    from tfcollective._control.messages import Status
     from tfcollective._base.settings import Settings
     me = discover(Settings.load(), {})
     client = CoordinatorClient(me.coordinator, me.key)
-    while not any(task["state"] == "failed" for task in client.status()["tasks"]):
+    while not any(task["state"] == "failed" for task in client.call(Status())["tasks"]):
         time.sleep(0.05)  # the status has no call that waits
     print("trained", flush=True)
 """

@@ -148,7 +148,7 @@ def test_a_stopped_rank_is_ended_too():
 
 
 def test_a_rank_that_is_stopped_when_the_others_are_done_does_not_keep_the_job_alive():
-    stops = JOIN + "c = join(); os.kill(os.getpid(), 19) if rank else c.leave(me.task)"
+    stops = JOIN + "c = join(); os.kill(os.getpid(), 19) if rank else c.call(Leave(me.task))"
     with Run(("-np", "2", "--op-timeout", "1", "python", "-c", stops)) as job:
         code, _, err = job.finish(40)
         assert code == 137
@@ -160,7 +160,7 @@ def test_a_rank_that_is_stopped_when_the_others_are_done_does_not_keep_the_job_a
 @pytest.mark.long
 def test_a_rank_that_gives_no_sign_of_life_because_it_is_busy_is_not_ended():
     """A call into C that holds Python's lock lets no thread of the rank send a heartbeat."""
-    busy = JOIN + "import ctypes; c = join(); ctypes.PyDLL(None).sleep(18); c.leave(me.task)"
+    busy = JOIN + "import ctypes; c = join(); ctypes.PyDLL(None).sleep(18); c.call(Leave(me.task))"
     with Run(("-np", "2", "--op-timeout", "1", "python", "-c", busy)) as job:
         code, _, err = job.finish(60)
         assert code == 0, err

@@ -117,7 +117,7 @@ def test_a_command_without_init_gets_one_warning_line_and_keeps_its_code():
 
 def test_ranks_that_meet_get_no_warning():
     code, out, err = run(
-        "-np", "3", "--log-level", "error", *python(JOIN + "c = join(); c.leave(me.task); print('met')")
+        "-np", "3", "--log-level", "error", *python(JOIN + "c = join(); c.call(Leave(me.task)); print('met')")
     )
     assert code == 0
     assert "tfcollective: " not in err
@@ -125,7 +125,7 @@ def test_ranks_that_meet_get_no_warning():
 
 
 def test_a_job_says_how_it_begins_and_that_it_is_complete():
-    code, _, err = run("-np", "3", *python(JOIN + "c = join(); c.leave(me.task)"))
+    code, _, err = run("-np", "3", *python(JOIN + "c = join(); c.call(Leave(me.task))"))
     first, last = (line for line in err.splitlines() if line.startswith("tfcollective: "))
     assert code == 0
     assert re.fullmatch(r"tfcollective: 3 ranks on this machine, (\d+ cores? each|which share \d+ cores?)", first)
@@ -187,7 +187,7 @@ def test_the_key_is_in_no_argv_and_in_no_environment(tmp_path):
 
 
 def test_runs_side_by_side_do_not_see_each_other():
-    program = python(JOIN + "c = join(); print(me.job_id); c.leave(me.task)")
+    program = python(JOIN + "c = join(); print(me.job_id); c.call(Leave(me.task))")
     with Run(("-np", "2", *program)) as first, Run(("-np", "2", *program)) as second:
         ids = [{line.split()[-1] for line in one.finish()[1].splitlines()} for one in (first, second)]
     assert [len(one) for one in ids] == [1, 1]
@@ -195,7 +195,7 @@ def test_runs_side_by_side_do_not_see_each_other():
 
 
 def test_a_run_inside_a_rank_is_a_job_of_its_own():
-    inner = JOIN + "c = join(); print('inner', me.world_size); c.leave(me.task)"
+    inner = JOIN + "c = join(); print('inner', me.world_size); c.call(Leave(me.task))"
     words = f"[sys.executable, '-m', 'tfcollective', 'run', '-np', '2', 'python', '-c', {inner!r}]"
     command = f"import subprocess, sys; sys.exit(subprocess.call({words}))"
     code, out, _ = run("-np", "1", *python(command))

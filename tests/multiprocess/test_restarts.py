@@ -42,9 +42,10 @@ def train(directory, victim=None):
 def generation():
     from tfcollective._control.client.client import CoordinatorClient
     from tfcollective._control.identity import discover
+    from tfcollective._control.messages import Status
 
     me = discover(Settings.load(), {})
-    return CoordinatorClient(me.coordinator, me.key).status()["generation"]
+    return CoordinatorClient(me.coordinator, me.key).call(Status())["generation"]
 
 
 def undisturbed():

@@ -31,7 +31,7 @@ def test_all_ranks_are_started_again_in_the_same_allocation(slurm, tmp_path):
         f"{JOIN}\nc = join(); restarts = os.environ['TFCOLLECTIVE_RESTARTS']\n"
         "print('start', restarts, rank, os.environ['SLURMD_NODENAME'], os.environ['SLURM_JOB_ID'], flush=True)\n"
         "if restarts == '0': wait_until(2, 'running'); sys.exit(3) if rank == 1 else time.sleep(600)\n"
-        "c.leave(me.task)"
+        "c.call(Leave(me.task))"
     )
     out, _ = finish(slurm, "--max-restarts", "1", "--log-dir", str(tmp_path), "python", "-c", program)
     starts = re.findall(r"start (\d \d \w+) (\d+)", out)

@@ -40,7 +40,7 @@ def all_run(folder):
 
 
 def test_output_and_exit_code_are_those_of_the_ranks(submit, slurm, tmp_path):
-    job = submit(f"{MEET}c.leave(me.task)")
+    job = submit(f"{MEET}c.call(Leave(me.task))")
     code, out, err = job.finish(120)
     assert code == 0, err + out
     assert sorted(re.findall(r"I am (\d of 2 \w+)", out)) == ["0 of 2 node1", "1 of 2 node2"]
@@ -75,7 +75,7 @@ def test_a_person_stops_it(submit, slurm, tmp_path, number, code):
 @pytest.mark.kill
 def test_the_job_goes_on_without_its_submitter(submit, slurm, tmp_path):
     here = f"{MEET}open(f'here-{{rank}}', 'w').close()"
-    job = submit(f"{here}\nwhile not os.path.exists('go'): time.sleep(0.1)\nc.leave(me.task)")
+    job = submit(f"{here}\nwhile not os.path.exists('go'): time.sleep(0.1)\nc.call(Leave(me.task))")
     until(all_run(tmp_path), 120)
     (number,) = slurm.run("squeue", "-h", "-o", "%A").stdout.split()
     job.signal(signal.SIGKILL)
@@ -130,7 +130,7 @@ def test_a_job_that_is_requeued_goes_on(submit, slurm, tmp_path):
         f"{MEET}print('restarts', os.environ['TFCOLLECTIVE_RESTARTS'], flush=True)\n"
         "again = os.environ['TFCOLLECTIVE_RESTARTS'] != '0'\n"
         "open(f'here-{rank}', 'w').close()\n"
-        "time.sleep(0 if again else 600); c.leave(me.task)"
+        "time.sleep(0 if again else 600); c.call(Leave(me.task))"
     )
     job = submit(program, "--requeue", "--log-dir", str(tmp_path / "logs"))
     until(all_run(tmp_path), 120)
@@ -146,7 +146,7 @@ def test_a_job_that_is_requeued_goes_on(submit, slurm, tmp_path):
 
 def test_the_printed_script_is_what_runs(slurm, tmp_path):
     words = [sys.executable, "-m", "tfcollective", "run", *COMMAND, "--print-plan", "--env", "A=b c"]
-    program = f"{MEET}print('A is', os.environ['A']); c.leave(me.task)"
+    program = f"{MEET}print('A is', os.environ['A']); c.call(Leave(me.task))"
     script = slurm.run(*words, "python", "-c", program).stdout
     assert "#SBATCH --ntasks=2" in script
     (tmp_path / "job.sh").write_text(script)
@@ -202,7 +202,10 @@ def test_a_cluster(slurm, tmp_path, monkeypatch):
         assert [made.run(pow, 2, 3) for _ in range(2)] == [[8, 8]] * 2
 
 
-GPUS = f"{MEET}print('gpus', os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['SLURMD_NODENAME']); c.leave(me.task)"
+GPUS = (
+    MEET
+    + "print('gpus', os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['SLURMD_NODENAME'])\nc.call(Leave(me.task))"
+)
 
 
 @pytest.mark.parametrize(("options", "seen"), [((), {"0,1"}), (("--gpus-per-proc", "1"), {"0", "1"})])

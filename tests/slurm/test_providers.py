@@ -24,7 +24,7 @@ class Allocated(Platform):
 
 def test_a_node_whose_prolog_takes_long_is_waited_for(slurm):
     """Longer than SLURM's MessageTimeout, after which srun gives up."""
-    program = f"{JOIN}\nc = join(); print('I am', rank, os.environ['SLURMD_NODENAME']); c.leave(me.task)"
+    program = f"{JOIN}\nc = join(); print('I am', rank, os.environ['SLURMD_NODENAME']); c.call(Leave(me.task))"
     with slurm.allocation(1, 1) as environ:
         platform = Allocated(environ)
         with slurm.held("node2"):

@@ -14,6 +14,7 @@ import psutil
 
 from tfcollective._base.machine.network import free_ports
 from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.messages import Status
 from tfcollective._control.records import running_jobs
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
@@ -66,7 +67,7 @@ class Ranks:
         """What the one coordinator says of its job."""
         (record,) = running_jobs(self.jobs)
         with CoordinatorClient(record.coordinator, record.key) as client:
-            return dict(client.status())
+            return dict(client.call(Status()))
 
     def coordinators(self) -> list[psutil.Process]:
         """The coordinators that run."""

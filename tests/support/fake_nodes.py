@@ -6,7 +6,8 @@ from time_limits import within
 
 from tfcollective._base.codec import to_document
 from tfcollective._base.version import __version__
-from tfcollective._control.wire.protocol import item_key, orders_key
+from tfcollective._control.messages import Enroll
+from tfcollective._control.store_keys import item_key, orders_key
 from tfcollective._launch.nodes.provider import NodeFacts, NodeProvider
 
 
@@ -45,7 +46,10 @@ class FakeProvider(NodeProvider):
 def come(client, *names, **facts):
     """Enrolls a node for each name; their numbers."""
     said = {"version": __version__, "python": platform.python_version(), **facts}
-    return [client.enroll((name * 32)[:32], to_document(NodeFacts(name=name, host=name, **said))) for name in names]
+    return [
+        client.call(Enroll((name * 32)[:32], to_document(NodeFacts(name=name, host=name, **said)))).number
+        for name in names
+    ]
 
 
 def refusal(client, number):

@@ -19,6 +19,7 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 JOIN = """
 import os, sys, time
 from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.messages import Beat, Leave, Status
 from tfcollective._control.identity import discover
 from tfcollective._base.settings import Settings
 me = discover(Settings.load(), {})
@@ -26,11 +27,11 @@ rank = me.task.index
 def join():
     client = CoordinatorClient(me.coordinator, me.key, me.job_id, encryption=Settings.load().encryption)
     world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
-    client.heartbeat(me.task, "running", {"completed": 7})
+    client.call(Beat(me.task, "running", {"completed": 7}))
     return client
 def wait_until(count, state):
     with CoordinatorClient(me.coordinator, me.key, me.job_id, encryption=Settings.load().encryption) as client:
-        while sum(task["state"] == state for task in client.status()["tasks"]) < count:
+        while sum(task["state"] == state for task in client.call(Status())["tasks"]) < count:
             time.sleep(0.05)  # the status has no call that waits
 """
 

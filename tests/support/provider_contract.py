@@ -69,7 +69,9 @@ class ProviderContract:
             job.wait_until_gone(10.0)
 
     def test_every_rank_has_its_number_and_what_it_prints_is_seen(self, platform):
-        with platform.start(f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size); c.leave(me.task)") as job:
+        with platform.start(
+            f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size); c.call(Leave(me.task))"
+        ) as job:
             said = platform.said(job)
             code, _, err = job.finish(platform.seconds)
             job.wait_until_gone(10.0)

@@ -13,6 +13,7 @@ import click
 from tfcollective._base.errors import CoordinatorError, LaunchError
 from tfcollective._base.settings import Settings
 from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.messages import Status
 from tfcollective._control.records import JobRecord, open_owner, running_jobs
 from tfcollective._launch.launcher import JobDescription, JobManager
 
@@ -90,7 +91,7 @@ def answers(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
         unreachable = None
         with CoordinatorClient(record.coordinator, record.key, record.job_id, encryption=encryption) as client:
             try:
-                answer = client.status()
+                answer = client.call(Status())
             except CoordinatorError as error:
                 unreachable = str(error)
         about = {"pid": record.pid, "command": list(record.command), "started": record.created}

@@ -11,7 +11,7 @@ from tfcollective._base.clock import every
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.job import JobView
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.elastic.discovery import HostDiscovery
 from tfcollective._launch.elastic.follow import ElasticSupervision

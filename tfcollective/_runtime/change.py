@@ -38,7 +38,7 @@ class ChangeWatch:
 
     def _follow(self, client: CoordinatorClient) -> None:
         from tfcollective._control.client.channel import Channel
-        from tfcollective._control.wire.protocol import PENDING
+        from tfcollective._control.store_keys import PENDING
 
         try:
             for entry in Channel(client, cancelled=self._stopped.is_set).follow(PENDING):

@@ -134,6 +134,14 @@ _WATCH_S = 5.0
 _LOG = get_logger(__name__)
 
 
+def _find_lost(client: CoordinatorClient, generation: int) -> tuple[int, str] | None:
+    """The rank of a member of this world whose process has ended, and what happened; waits a while for one."""
+    from tfcollective._control.messages import FindLost
+
+    lost = client.call(FindLost(generation, _WATCH_S))
+    return None if lost.rank is None else (lost.rank, lost.message)
+
+
 class NativeEngine:
     """See :class:`~tfcollective._runtime.engine.Engine`."""
 
@@ -189,7 +197,9 @@ class NativeEngine:
         """The place of a rank that has come to a job which trains already: alone, until it says that it is ready to go
         on with the others (:meth:`rejoin`). Rank and size are those that it would have if it were taken in now; its
         local rank is its slot, as scripts choose their GPU by it."""
-        others = client.world_size()
+        from tfcollective._control.messages import CountMembers
+
+        others = client.call(CountMembers()).size
         placement = Placement(others, others + 1, slot, slot + 1, 0, 1)
         communicator = connect_alone(self._settings)
         communicator.publish(GLOBAL_SET)
@@ -249,7 +259,7 @@ class NativeEngine:
                 library=library,
                 cancellation=cancellation,
             ),
-            lambda: None if client is None else client.lost_member(self._generation, timeout=_WATCH_S),
+            lambda: None if client is None else _find_lost(client, self._generation),
             cancellation.request,
             Deadline.after(settings.start_timeout),
         )

@@ -193,8 +193,10 @@ class Session:
         """The others of an elastic job need not wait for the end of this process, which may take its time."""
         if self._client is None or not self.settings.elastic or not self.identity.task.is_trainer:
             return
+        from tfcollective._control.messages import Failing
+
         try:
-            self._client.failing(self.identity.task, cause)
+            self._client.call(Failing(self.identity.task, cause))
         except TfCollectiveError as error:
             _LOG.debug("the coordinator does not hear of the failure: %s", error)
 
@@ -202,10 +204,11 @@ class Session:
         if self._client is None or not self.settings.elastic:
             return
         from tfcollective._control.client.channel import Channel
+        from tfcollective._control.messages import Done
 
         self._done = not again
         try:
-            Channel(self._client).call(lambda client: client.done(self.identity.task, again=again))
+            Channel(self._client).ask(Done(self.identity.task, again))
         except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
             _LOG.debug("the coordinator does not hear that this rank has completed the training: %s", error)
 
@@ -217,7 +220,7 @@ class Session:
         modules = [name for name in _SLOW_IMPORTS if name in sys.modules]
         if not modules:
             return
-        from tfcollective._control.wire.protocol import MODULES
+        from tfcollective._control.store_keys import MODULES
 
         try:
             self._client.put_blob(MODULES, ",".join(modules).encode())
@@ -356,7 +359,7 @@ class Session:
         """Whether rank 0's process has ended, as far as the coordinator is known to say so."""
         if self._client is None:
             return False
-        from tfcollective._control.wire.protocol import TRAINING_ENDED
+        from tfcollective._control.store_keys import TRAINING_ENDED
 
         try:
             return self._client.get(TRAINING_ENDED) is not None
@@ -490,8 +493,10 @@ class Session:
             _LOG.warning("leaving the world: %s", error)
 
     def _leave(self, client: CoordinatorClient) -> None:
+        from tfcollective._control.messages import Leave
+
         try:
-            client.leave(self.identity.task, for_good=bool(self.leaving), why=self.leaving, ends=self.ends)
+            client.call(Leave(self.identity.task, bool(self.leaving), self.leaving, self.ends))
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

@@ -12,7 +12,7 @@ from tfcollective._base.log import get_logger
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.identity import discover
-from tfcollective._control.wire.protocol import experiment_key
+from tfcollective._control.store_keys import experiment_key
 from tfcollective._runtime.engine import connect
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, run_tensorboard
 

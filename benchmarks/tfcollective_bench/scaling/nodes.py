@@ -26,24 +26,26 @@ from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint
-from tfcollective._control.state.output_log import OutputPage, OutputPiece
-from tfcollective._control.state.rounds import JoinRequest
-from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective._control.wire.messages import (
+from tfcollective._control.messages import (
     Alive,
     Beat,
     Enroll,
     Found,
     Get,
     Join,
+    JoinRequest,
+    OutputPage,
+    OutputPiece,
     Presence,
     Put,
     ReadOutput,
+    Request,
     Show,
     Started,
-    path_of,
 )
-from tfcollective._control.wire.protocol import HELLO_PATH, end_key, node_name, orders_key
+from tfcollective._control.store_keys import end_key, node_name, orders_key
+from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
+from tfcollective._control.wire.protocol import HELLO_PATH
 from tfcollective._launch.agent.protocol import NodeFacts
 from tfcollective_bench.scaling.coordinator import coordinator_of
 from tfcollective_bench.statistics import percentile
@@ -96,8 +98,8 @@ class _Line:
         _, body, signature = await self._exchange(HELLO_PATH, b"", headers)
         self._session = Welcome.from_reply(self._key, headers[NONCE], body, signature).session(self._key)
 
-    async def ask(self, request: object) -> bytes:
-        path, body = path_of(type(request)), encode(request)
+    async def ask(self, request: Request[Any]) -> bytes:
+        path, body = request.path, encode(request)
         async with self._asking:
             try:
                 status, reply = await self._proved(path, body)
@@ -235,7 +237,7 @@ class _Job:
     async def _show(self, line: _Line, number: int) -> None:
         await self._ask(line, Show(OutputPiece(f"node-{number}", "stdout", _OUTPUT_LINE)))
 
-    async def _beat(self, line: _Line, message: object) -> None:
+    async def _beat(self, line: _Line, message: Request[Any]) -> None:
         begin = time.monotonic()
         await self._ask(line, message)
         self.beats.append(time.monotonic() - begin)
@@ -263,7 +265,7 @@ class _Job:
         await line.open()
         return line
 
-    async def _ask(self, line: _Line, request: object) -> bytes:
+    async def _ask(self, line: _Line, request: Request[Any]) -> bytes:
         self.requests += 1
         return await line.ask(request)
 

@@ -19,8 +19,10 @@ from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.client import CoordinatorClient, UnprovenReplyError
 from tfcollective._control.client.liveness import Heartbeat
+from tfcollective._control.messages import ListNodes
 from tfcollective._control.serve.server import CoordinatorServer
-from tfcollective._control.wire.protocol import ServerOptions, end_key, item_key, orders_key
+from tfcollective._control.store_keys import end_key, item_key, orders_key
+from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.agent import node
 from tfcollective._launch.agent.main import Supervision, main, serve
 from tfcollective._launch.agent.orders import Interrupts, Orders
@@ -120,7 +122,7 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, ca
     thread.join(within(30))
     ((newest, number),) = found
     assert (newest.key, number) == (key.hex(), 0)
-    assert [one.facts["name"] for one in client.nodes(0, timeout=0.0).nodes] == ["here"]
+    assert [one.facts["name"] for one in client.call(ListNodes(0, 0.0)).nodes] == ["here"]
 
 
 def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
@@ -160,7 +162,7 @@ def test_an_agent_without_orders_outlasts_its_coordinator_as_long_as_ranks_do(se
 
 def test_a_signal_before_the_orders_ends_the_agent_in_order(server, client, key):
     """As process 1 of a container it would have no default for it."""
-    arrived = threading.Thread(target=lambda: (client.nodes(0, timeout=within(20)), os.kill(os.getpid(), 15)))
+    arrived = threading.Thread(target=lambda: (client.call(ListNodes(0, within(20))), os.kill(os.getpid(), 15)))
     arrived.start()
     assert serve(settings(server, key)) == 128 + signal.SIGTERM
     arrived.join()

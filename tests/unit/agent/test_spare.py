@@ -11,6 +11,7 @@ from manual_clock import ManualClock
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import Timing
+from tfcollective._control.messages import Started
 from tfcollective._launch.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective._launch.agent.spare import PythonCall, Spare
 from tfcollective._launch.agent.supervisor import Supervisor
@@ -136,12 +137,11 @@ class Reports:
     def __init__(self):
         self.begun, self.ended = {}, []
 
-    def started(self, task, node, pid, host):
-        del node, host
-        self.begun[str(task)] = pid
-
-    def exited(self, record):
-        self.ended.append(record)
+    def report(self, request):
+        if isinstance(request, Started):
+            self.begun[str(request.task)] = request.pid
+        else:
+            self.ended.append(request.record)
 
 
 @pytest.fixture

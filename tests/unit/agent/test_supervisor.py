@@ -22,6 +22,7 @@ from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import Timing
 from tfcollective._base.verdict import first_cause
+from tfcollective._control.messages import Exited, Started
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.supervisor import Supervisor
@@ -36,15 +37,14 @@ class Reports:
     def __init__(self):
         self.begun, self.ended, self.notices = [], [], []
 
-    def started(self, task, node, pid, host):
-        assert host
-        self.begun.append((task, node, pid))
-
-    def exited(self, record):
-        self.ended.append(record)
-
-    def node_leaves(self, tasks, why, change=0):
-        self.notices.append(([str(task) for task in tasks], why))
+    def report(self, request):
+        if isinstance(request, Started):
+            assert request.host
+            self.begun.append((request.task, request.node, request.pid))
+        elif isinstance(request, Exited):
+            self.ended.append(request.record)
+        else:
+            self.notices.append(([str(task) for task in request.tasks], request.why))
 
 
 def supervise(tmp_path, clock, *programs, killed_for_memory=lambda: None, **options):

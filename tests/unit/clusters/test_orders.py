@@ -7,7 +7,7 @@ import pytest
 from tfcollective import _cluster as clusters
 from tfcollective._base import payload
 from tfcollective._cluster import _Call, _numbers
-from tfcollective._control.state.store import Entry
+from tfcollective._control.messages import Entry
 
 
 class Client:

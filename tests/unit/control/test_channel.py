@@ -11,7 +11,7 @@ from launching import until
 from tfcollective._base.errors import CoordinatorError, RendezvousError
 from tfcollective._control.client.channel import Channel, OrderQueue, Retry
 from tfcollective._control.client.client import CoordinatorRefusedError
-from tfcollective._control.state.store import Entry
+from tfcollective._control.messages import Entry
 
 SOON = Retry(seconds=60.0, pause=0.01, first_pause=0.01)
 

@@ -9,8 +9,9 @@ import pytest
 from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
-from tfcollective._control.state.membership import LeaveRequest, Membership, Refusal, RendezvousFailure, WorldChange
-from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.messages import JoinRequest, Refusal
+from tfcollective._control.state.membership import LeaveRequest, Membership, RendezvousFailure, WorldChange
+from tfcollective._control.state.rounds import Bounds
 
 
 def task(index):
@@ -99,7 +100,7 @@ def test_too_few_ranks_hear_that_no_others_will_come():
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.5)
     assert state.outcome(request(0, world=2)) is None
-    state.admit_no_more(2.0)
+    state.close_admission(2.0)
     expected = "1 rank is left, at least 3 are needed, and no others will come; first, rank 1 (worker:1, pid 101)"
     assert failure_of(state, 0).startswith(expected)
 
@@ -492,7 +493,7 @@ def test_when_all_leave_before_the_first_world_the_job_fails_and_says_so():
     state.join(request(0), 2.0)
     state.exited(ended(0), 3.0)
     state.exited(ended(1), 3.0)
-    state.admit_no_more(4.0)
+    state.close_admission(4.0)
     message = "all ranks left the job before the first of them began to train: worker:0 left: slot 0 of h is gone"
     assert message in state.failure.message
 

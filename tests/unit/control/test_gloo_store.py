@@ -5,8 +5,8 @@ import socket
 import pytest
 from launching import until
 
+from tfcollective._control.messages import Refusal
 from tfcollective._control.serve.gloo_store import GlooStore, GlooStoreServer
-from tfcollective._control.state.membership import Refusal
 
 SCOPES = {"global": 2, "local_node-0": 2, "cross_0": 1, "cross_1": 1}
 

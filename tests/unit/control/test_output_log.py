@@ -1,6 +1,7 @@
 """What a reader of a job's output gets."""
 
-from tfcollective._control.state.output_log import OutputLog, OutputPiece
+from tfcollective._control.messages import OutputPiece
+from tfcollective._control.state.output_log import OutputLog
 
 
 def piece(text, node="worker-0", stream="stdout"):

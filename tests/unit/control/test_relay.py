@@ -11,7 +11,6 @@ from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.client.relay import BeatRelay, TaskBeat
-from tfcollective._control.wire.messages import Beat
 
 TASKS = workers(2)
 
@@ -24,9 +23,9 @@ class Coordinator:
         self.handed_on = []
         self.down = False
 
-    def heartbeat(self, task, activity, info, said):
+    def call(self, beat):
         self._check()
-        self.direct.append(Beat(task, activity, info, said))
+        self.direct.append(beat)
 
     def alive(self, beats):
         self._check()

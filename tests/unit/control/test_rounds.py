@@ -7,7 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
-from tfcollective._control.state.rounds import Absence, Bounds, Failed, Failure, JoinRequest, Rounds
+from tfcollective._control.messages import JoinRequest
+from tfcollective._control.state.rounds import Absence, Bounds, Failed, Failure, Rounds
 
 TIMEOUT, SHORTAGE, CUT_OFF = 60.0, 30.0, 2.0
 
@@ -223,13 +224,13 @@ def test_ranks_that_all_leave_before_the_first_world_have_trained_nothing(first_
     for index in range(2):
         made.ended(task(index), 2.0, well=True)
     assert made.failed is None  # others may be started on other hosts
-    made.admit_no_more(3.0)
+    made.close_admission(3.0)
     assert made.failed == Failed(Failure.LEFT)
 
 
 def test_a_program_that_joins_no_world_and_ends_well_is_no_failure():
     made = rounds(2)
-    made.admit_no_more(1.0)
+    made.close_admission(1.0)
     for index in range(2):
         made.ended(task(index), 2.0, well=True)
     assert made.failed is None
@@ -447,7 +448,7 @@ def test_too_few_do_not_wait_when_nothing_more_is_started():
     made.ended(task(1), 10.0)
     made.join(request(0, 1), 10.0)
     assert made.failed is None
-    made.admit_no_more(11.0)
+    made.close_admission(11.0)
     assert made.failed.why is Failure.ENDED
 
 
@@ -455,7 +456,7 @@ def test_too_few_wait_for_one_that_has_been_admitted_and_starts():
     made = begun(3, smallest=3)
     made.ended(task(1), 10.0)
     made.admit(task(3))
-    made.admit_no_more(10.5)
+    made.close_admission(10.5)
     made.join(request(0, 1), 11.0)
     assert made.failed is None
     made.ended(task(3), 12.0)

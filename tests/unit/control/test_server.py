@@ -26,25 +26,29 @@ from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, PortRange
+from tfcollective._control import messages
 from tfcollective._control.client.client import CoordinatorClient, OtherJobError, WorldBegunError
+from tfcollective._control.messages import (
+    Alive,
+    Beat,
+    Get,
+    Join,
+    Joined,
+    JoinRequest,
+    OutputPiece,
+    Presence,
+    Refusal,
+)
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.serve.service import JobService
-from tfcollective._control.state.membership import Membership, Refusal, TaskState
-from tfcollective._control.state.output_log import OutputPiece
-from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.events import Admit, Topic
+from tfcollective._control.state.job import Job
+from tfcollective._control.state.membership import Membership, TaskState
+from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
-from tfcollective._control.wire import messages
+from tfcollective._control.store_keys import end_key, item_key, node_name, orders_key
 from tfcollective._control.wire.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective._control.wire.messages import Alive, Beat, Get, Join, Joined, Presence, path_of
-from tfcollective._control.wire.protocol import (
-    HELLO_PATH,
-    MAX_BODY_BYTES,
-    ServerOptions,
-    end_key,
-    item_key,
-    node_name,
-    orders_key,
-)
+from tfcollective._control.wire.protocol import HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 
 KEY = new_key()
 
@@ -126,7 +130,7 @@ def test_the_start_timeout_names_the_missing():
 def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     thread, results = in_thread(join, server.endpoint, 0)
     until(lambda: server.view().initialised)
-    client.exited(ended(1, 3))
+    client.call(messages.Exited(ended(1, 3)))
     thread.join(within(20))
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it had joined the job with init()" in str(results[0])
 
@@ -157,7 +161,7 @@ def test_a_silent_member_is_reported_to_the_owner():
 
 
 def test_a_wait_ends_with_the_silence_of_the_one_that_is_waited_for(client):
-    client.alive("node/1")
+    client.call(Alive("node/1"))
     assert client.wait_while("node/1/end", "node/1", 0.2) is None
     assert client.wait_while("node/2/end", "node/2", 60.0, first=0.2) is None
 
@@ -166,7 +170,7 @@ def test_a_wait_goes_on_while_the_one_that_is_waited_for_is_heard(server, client
     thread, results = in_thread(client.wait_while, "node/1/end", "node/1", 3.0)
     begin = time.monotonic()
     while time.monotonic() - begin < 4.0:
-        client.alive("node/1")
+        client.call(Alive("node/1"))
         time.sleep(0.1)  # the pace of the signs of life
     client.put("node/1/end", "well")
     thread.join(within(20))
@@ -175,13 +179,13 @@ def test_a_wait_goes_on_while_the_one_that_is_waited_for_is_heard(server, client
 
 def test_signs_of_life_wake_none():
     async def look():
-        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK, silence_limit=60.0)
+        service = JobService(Job("job", Membership(workers(1), 60.0), Store(1 << 20), 60.0), SYSTEM_CLOCK)
         woken = []
         service._wakeups.wake = lambda *topics: woken.extend(topics)
-        await service._alive(Alive("node/1"))
+        service.apply(Alive("node/1"))
         with pytest.raises(Refusal):
-            await service._beat(Beat(TaskKey("worker", 9), "running", {}))
-        await service._beat(Beat(TaskKey("worker", 0), "running", {}))
+            service.apply(Beat(TaskKey("worker", 9), "running", {}))
+        service.apply(Beat(TaskKey("worker", 0), "running", {}))
         assert woken == []
 
     asyncio.run(look())
@@ -189,7 +193,7 @@ def test_signs_of_life_wake_none():
 
 def test_a_node_hands_on_the_signs_of_life_of_its_ranks(server, client):
     beats = [Beat(task, "running", {"completed": 7}, 5.0) for task in workers(2)]
-    client.alive("node/0", beats)
+    client.call(Alive("node/0", beats))
     assert [(view.activity, view.info) for view in server.view().tasks] == [("running", {"completed": 7})] * 2
 
 
@@ -197,13 +201,13 @@ def test_one_look_judges_all_waits():
     """Else each wait of a launcher with n nodes has the coordinator look at n of them."""
 
     async def look():
-        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+        service = JobService(Job("job", Membership(workers(1), 60.0), Store(1 << 20)), SYSTEM_CLOCK)
         woken = []
         service._wakeups.wake = lambda *topics: woken.extend(topics)
         requests = [Get(f"k{number}", 0, 20.0, Presence(f"node/{number}", 60.0, 60.0)) for number in range(5)]
         waiting = [asyncio.create_task(service._get(request)) for request in requests]
         await asyncio.sleep(0.05)
-        assert woken == ["time"]
+        assert woken == [Topic.TIME]
         for one in waiting:
             one.cancel()
 
@@ -214,11 +218,11 @@ def test_answers_to_joins_that_wait_name_the_missing_to_one_rank_only():
     """Else n waiting tasks would get n names each, again and again."""
 
     async def look():
-        service = JobService("job", Membership(workers(500), 60.0), Store(1 << 20), SYSTEM_CLOCK)
+        service = JobService(Job("job", Membership(workers(500), 60.0), Store(1 << 20)), SYSTEM_CLOCK)
 
         async def answer(timeout, index=1):
             message = Join(JoinRequest(TaskKey("worker", index), 500, "n", index, "a"), timeout)
-            return decode(await service.answer(path_of(Join), encode(message)), Joined, "the answer")
+            return decode(await service.answer(Join.path, encode(message)), Joined, "the answer")
 
         assert len((await answer(0.01, index=0)).missing) == 499
         assert await answer(0.01) == Joined()
@@ -252,16 +256,16 @@ def test_a_contradicting_join_is_refused(server):
 def test_the_status_of_a_job_that_has_replaced_hundreds_of_ranks_can_be_read(server, client):
     last = ("x" * 2000,) * 20  # what an agent keeps at most
     for number in range(2, 302):
-        server.admit(TaskKey("worker", number))
-        server.exited(ExitRecord(f"worker:{number}", number, "n", 7, None, 9, 1.0, stderr_tail=last))
-    assert sum(one["exit"] is not None for one in client.status()["tasks"]) == 300
+        server.apply(Admit(TaskKey("worker", number)))
+        server.apply(messages.Exited(ExitRecord(f"worker:{number}", number, "n", 7, None, 9, 1.0, stderr_tail=last)))
+    assert sum(one["exit"] is not None for one in client.call(messages.Status())["tasks"]) == 300
 
 
 def test_status_tells_all(server, client):
-    client.started(TaskKey("worker", 0), node="n", pid=7, host="h")
-    client.heartbeat(TaskKey("worker", 0), "running", {"completed": 3})
-    client.exited(ended(1, 0))
-    status = client.status()
+    client.call(messages.Started(TaskKey("worker", 0), "n", 7, "h"))
+    client.call(Beat(TaskKey("worker", 0), "running", {"completed": 3}))
+    client.call(messages.Exited(ended(1, 0)))
+    status = client.call(messages.Status())
     first, second = status["tasks"]
     assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)
     assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
@@ -273,24 +277,24 @@ def test_status_tells_all(server, client):
 def test_an_answer_that_is_too_long_is_said_to_be_so():
     with serve(3) as server, CoordinatorClient(server.endpoint, KEY) as client:
         for index in range(3):
-            client.heartbeat(TaskKey("worker", index), "running", {"said": "x" * (3 << 20)})
+            client.call(Beat(TaskKey("worker", index), "running", {"said": "x" * (3 << 20)}))
         with pytest.raises(CoordinatorError, match="is longer than 8 MiB, the most that is read"):
-            client.status()
+            client.call(messages.Status())
 
 
 def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
-    assert [client.enroll(token, {"name": token}) for token in ("b", "a", "b")] == [0, 1, 0]
-    listed = client.nodes(0, timeout=within(5))
+    assert [client.call(messages.Enroll(token, {"name": token})).number for token in ("b", "a", "b")] == [0, 1, 0]
+    listed = client.call(messages.ListNodes(0, within(5)))
     assert [(one.number, one.facts) for one in listed.nodes] == [(0, {"name": "b"}), (1, {"name": "a"})]
     assert (listed.count, listed.then) == (2, 2)
-    assert client.nodes(2, timeout=0.05) == messages.NodeList((), 2)
+    assert client.call(messages.ListNodes(2, 0.05)) == messages.NodeList((), 2)
 
 
 def test_many_nodes_are_listed_page_by_page(client):
     for number in range(40):
-        client.enroll(str(number), {"name": "x" * 100_000})
+        client.call(messages.Enroll(str(number), {"name": "x" * 100_000}))
     since, pages = 0, []
-    while page := client.nodes(since, timeout=0.0).nodes:
+    while page := client.call(messages.ListNodes(since, 0.0)).nodes:
         pages.append([one.number for one in page])
         since = page[-1].number + 1
     assert list(itertools.chain(*pages)) == list(range(40))
@@ -300,22 +304,22 @@ def test_many_nodes_are_listed_page_by_page(client):
 def test_a_node_that_ended_long_ago_has_gone(client):
     """Agents may be started and refused for as long as a job runs."""
     for number in range(1002):
-        assert client.enroll(str(number), {}) == number
-        client.alive(node_name(number))
+        assert client.call(messages.Enroll(str(number), {})).number == number
+        client.call(Alive(node_name(number)))
         client.put(item_key(orders_key(number), 0), "go away")
         client.put(end_key(number), None)
-    assert client.nodes(0, timeout=0.0).nodes[0].number == 2
+    assert client.call(messages.ListNodes(0, 0.0)).nodes[0].number == 2
     assert (client.get(end_key(1)), client.get(item_key(orders_key(1), 0))) == (None, None)
-    assert client.find_gone([1, 2, 1002], 60.0) == {1, 2}  # the last one has yet to come
+    assert client.call(messages.FindGone((1, 2, 1002), 60.0)).nodes == (1, 2)  # the last one has yet to come
 
 
 def test_nodes_are_gone_when_they_have_said_so_or_are_silent(client):
     for number in range(3):
-        client.enroll(str(number), {})
-        client.alive(node_name(number))
+        client.call(messages.Enroll(str(number), {}))
+        client.call(Alive(node_name(number)))
     client.put(end_key(1), None)
-    assert client.find_gone([0, 1, 2], 60.0) == {1}
-    assert client.find_gone([0, 2], 0.0) == {0, 2}
+    assert client.call(messages.FindGone((0, 1, 2), 60.0)).nodes == (1,)
+    assert client.call(messages.FindGone((0, 2), 0.0)).nodes == (0, 2)
 
 
 def test_a_task_whose_process_has_died_while_it_waited_may_join_again(server):
@@ -387,9 +391,9 @@ def test_the_first_rank_that_waits_says_for_whom(monkeypatch, caplog):
 
 def test_a_node_that_waits_hears_of_the_next_one(client):
     found = []
-    waiting = threading.Thread(target=lambda: found.append(client.nodes(0, timeout=within(20))))
+    waiting = threading.Thread(target=lambda: found.append(client.call(messages.ListNodes(0, within(20)))))
     waiting.start()
-    client.enroll("a", {"name": "n"})
+    client.call(messages.Enroll("a", {"name": "n"}))
     waiting.join()
     assert [one.facts["name"] for one in found[0].nodes] == ["n"]
 
@@ -416,8 +420,8 @@ def test_blobs_both_ways(server, client):
 def test_bytes_that_are_removed_are_forgotten_in_full(server, client):
     for _ in range(3):
         client.put_blob("big", bytes(3 << 20))
-        client.remove_blob("big")
-        client.remove_blob("big")
+        client.call(messages.Remove("big"))
+        client.call(messages.Remove("big"))
         assert client.get_blob("big", timeout=0.0) is None
         assert [client.get(f"big/{index}") for index in range(3)] == [None] * 3
 
@@ -426,19 +430,19 @@ def test_a_value_wakes_only_those_that_wait_for_it():
     """Otherwise each heartbeat of one of n nodes would cost the coordinator n wake-ups."""
 
     async def look():
-        service = JobService("job", Membership(workers(1), 60.0), Store(1 << 20), SYSTEM_CLOCK)
         looks = []
 
-        def newer(key, version, of=service._store.newer):
-            looks.append(key)
-            return of(key, version)
+        class Watched(Store):
+            def newer(self, key, version):
+                looks.append(key)
+                return super().newer(key, version)
 
-        service._store.newer = newer
+        service = JobService(Job("job", Membership(workers(1), 60.0), Watched(1 << 20)), SYSTEM_CLOCK)
         requests = [Get(f"k{number}", timeout=20.0) for number in range(5)]
         waiting = [asyncio.create_task(service._get(request)) for request in requests]
         await asyncio.sleep(0.05)
         looks.clear()
-        service.put("k3", 1)
+        service.apply(messages.Put("k3", 1))
         assert (await asyncio.wait_for(waiting[3], within(20))).entry.value == 1
         assert looks == ["k3"]
         service.close()
@@ -650,7 +654,7 @@ def test_an_unknown_path_or_method_of_a_client_with_the_key(signed):
 
 def test_an_unknown_task_is_a_conflict(server, client):
     with pytest.raises(CoordinatorError, match="no task worker:9"):
-        client.leave(TaskKey("worker", 9))
+        client.call(messages.Leave(TaskKey("worker", 9)))
 
 
 def connect(server):
@@ -801,12 +805,12 @@ def test_a_lost_member_is_reported_on_request(server, client):
     threads = [in_thread(join, server.endpoint, index) for index in range(2)]
     for thread, _ in threads:
         thread.join(within(20))
-    assert client.lost_member(1, timeout=0.01) is None
-    thread, results = in_thread(lambda: client.lost_member(1, timeout=within(20)))
-    server.exited(ended(1, 3))
+    assert client.call(messages.FindLost(1, 0.01)) == messages.Lost()
+    thread, results = in_thread(lambda: client.call(messages.FindLost(1, within(20))))
+    server.apply(messages.Exited(ended(1, 3)))
     thread.join(within(20))
-    assert results == [(1, "rank 1 (worker:1, pid 1) exited with code 3")]
-    assert client.lost_member(2, timeout=0.01) is None  # another world
+    assert results == [messages.Lost(1, "rank 1 (worker:1, pid 1) exited with code 3")]
+    assert client.call(messages.FindLost(2, 0.01)) == messages.Lost()  # another world
 
 
 def test_more_tasks_than_unauthenticated_connections_may_join_at_once():
@@ -821,11 +825,11 @@ def test_more_tasks_than_unauthenticated_connections_may_join_at_once():
 
 
 def test_output_reaches_a_reader_who_waits_and_one_who_comes_later(server, client):
-    thread, pages = in_thread(lambda: client.read_output(0, timeout=20))
+    thread, pages = in_thread(lambda: client.call(messages.ReadOutput(0, 20)))
     with CoordinatorClient(server.endpoint, KEY) as node:
-        node.show(OutputPiece("worker-0", "stdout", "a line\n"))
+        node.call(messages.Show(OutputPiece("worker-0", "stdout", "a line\n")))
     thread.join(within(20))
     (page,) = pages
     assert [piece.text for piece in page.pieces] == ["a line\n"]
-    assert client.read_output(0, timeout=0).pieces == page.pieces
-    assert client.read_output(page.position, timeout=0).pieces == ()
+    assert client.call(messages.ReadOutput(0, 0)).pieces == page.pieces
+    assert client.call(messages.ReadOutput(page.position, 0)).pieces == ()

@@ -14,20 +14,33 @@ from tfcollective._base.codec import decode, encode
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._cli.status import elastic_lines
+from tfcollective._control.messages import (
+    Exited,
+    Join,
+    Joined,
+    JoinRequest,
+    NodeLeaves,
+    OutputPage,
+    OutputPiece,
+    ReadOutput,
+    Request,
+    Show,
+    Status,
+)
 from tfcollective._control.serve.service import JobService
+from tfcollective._control.state.events import Admit
+from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
-from tfcollective._control.state.output_log import OutputPage, OutputPiece
-from tfcollective._control.state.rounds import Bounds, JoinRequest
+from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
-from tfcollective._control.wire.messages import Exited, Join, Joined, NodeLeaves, ReadOutput, Show, Status, path_of
 
 
 def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
     async def read() -> OutputPage:
-        service = JobService("job", Membership([TaskKey("worker", 0)], 60), Store(1 << 20), SYSTEM_CLOCK)
+        service = JobService(Job("job", Membership([TaskKey("worker", 0)], 60), Store(1 << 20)), SYSTEM_CLOCK)
 
-        async def ask(request: object) -> bytes:
-            return await service.answer(path_of(type(request)), encode(request))
+        async def ask(request: Request[Any]) -> bytes:
+            return await service.answer(request.path, encode(request))
 
         reading = asyncio.create_task(ask(ReadOutput(0, within(20))))
         await asyncio.sleep(0)
@@ -48,11 +61,11 @@ def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> Non
             return super().expire(now)
 
     async def meet() -> list[Joined]:
-        service = JobService("job", Looked(workers(2), 60), Store(1 << 20), clock)
+        service = JobService(Job("job", Looked(workers(2), 60), Store(1 << 20)), clock)
 
         async def join(index: int) -> Joined:
             request = Join(JoinRequest(TaskKey("worker", index), 2, "node", index, "address"), within(20))
-            return decode(await service.answer(path_of(Join), encode(request)), Joined, "the answer")
+            return decode(await service.answer(Join.path, encode(request)), Joined, "the answer")
 
         keeping = asyncio.create_task(service.keep_time())
         first = asyncio.create_task(join(0))
@@ -72,10 +85,10 @@ def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> 
     async def worlds() -> list[Joined]:
         clock = ManualClock()
         membership = Membership(workers(1), 60.0, bounds=Bounds(1, 1, 3, 10.0, changes=1))
-        service = JobService("job", membership, Store(1 << 20), clock)
+        service = JobService(Job("job", membership, Store(1 << 20)), clock)
 
-        async def ask(request: object) -> bytes:
-            return await service.answer(path_of(type(request)), encode(request))
+        async def ask(request: Request[Any]) -> bytes:
+            return await service.answer(request.path, encode(request))
 
         async def join(*indices: int) -> list[Joined]:
             clock.advance(1.0)
@@ -85,7 +98,7 @@ def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> 
 
         await join(0)
         for index in (1, 2):
-            service.admit(TaskKey("worker", index), 7)
+            service.apply(Admit(TaskKey("worker", index), 7))
         found = await join(1, 0) + await join(2, 1, 0)
         await ask(NodeLeaves((TaskKey("worker", 2),), "its slot is gone", 7))
         return found + await join(1, 0, 2)
@@ -99,10 +112,10 @@ def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:
     async def statuses() -> list[dict[str, object]]:
         clock = ManualClock(1000.0)
         membership = Membership(workers(4), 60.0, bounds=Bounds(1, 4, 5, 10.0))
-        service = JobService("job", membership, Store(1 << 20), clock)
+        service = JobService(Job("job", membership, Store(1 << 20)), clock)
 
-        async def ask(request: object) -> bytes:
-            return await service.answer(path_of(type(request)), encode(request))
+        async def ask(request: Request[Any]) -> bytes:
+            return await service.answer(request.path, encode(request))
 
         async def join(*indices: int) -> None:
             requests = (JoinRequest(TaskKey("worker", i), 4, "n", i, f"{i} at {clock.wall()}") for i in indices)

@@ -11,8 +11,8 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.topology import World
-from tfcollective._control.state.membership import Membership, Refusal, RendezvousFailure, TaskState
-from tfcollective._control.state.rounds import JoinRequest
+from tfcollective._control.messages import JoinRequest, Refusal
+from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskState
 
 TIMEOUT = 10.0
 

@@ -1,8 +1,8 @@
 import pytest
 
+from tfcollective._control.messages import Entry, Refusal
 from tfcollective._control.state import blobs
-from tfcollective._control.state.membership import Refusal
-from tfcollective._control.state.store import Entry, Store
+from tfcollective._control.state.store import Store
 
 
 def test_versions_grow_by_one():

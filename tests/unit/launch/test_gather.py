@@ -15,8 +15,10 @@ from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.client import CoordinatorClient, CoordinatorUnreachableError
+from tfcollective._control.messages import Enroll, ListNodes
 from tfcollective._control.serve.server import CoordinatorServer
-from tfcollective._control.wire.protocol import ServerOptions, end_key, item_key, orders_key
+from tfcollective._control.store_keys import end_key, item_key, orders_key
+from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.nodes.gather import all_enrolled, follow_arrivals, gather, turn_away
 from tfcollective._launch.nodes.provider import Went
 
@@ -87,7 +89,7 @@ def test_agents_of_another_version_are_waited_past_where_others_may_come(client)
 
 @pytest.mark.parametrize("wrong", [{"slots": "two"}, {"ports": {}}, {"host": 7}])
 def test_an_agent_that_says_what_cannot_be_read_is_waited_past_where_others_may_come(client, wrong, capfd):
-    odd = client.enroll("o" * 32, {"name": "odd", "host": "odd", **wrong})
+    odd = client.call(Enroll("o" * 32, {"name": "odd", "host": "odd", **wrong})).number
     come(client, "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["b"]
     (field,) = wrong
@@ -98,7 +100,7 @@ def test_an_agent_that_says_what_cannot_be_read_is_waited_past_where_others_may_
 
 def test_a_node_that_says_what_cannot_be_read_ends_the_wait_where_none_can_take_its_place(client):
     (good,) = come(client, "a")
-    client.enroll("o" * 32, {"name": "b", "host": "b", "slots": "two"})
+    client.call(Enroll("o" * 32, {"name": "b", "host": "b", "slots": "two"}))
     with pytest.raises(LaunchError, match=r"not all hosts can take part:\n  what an agent says of its node"):
         gathered(client, ["a", "b"], FakeProvider())
     assert "not all hosts can take part" in refusal(client, good)
@@ -108,7 +110,7 @@ def test_an_agent_that_comes_later_and_cannot_be_read_is_refused_and_the_next_on
     found = []
     follower = threading.Thread(target=follow_arrivals, args=(client, (), found.append))
     follower.start()
-    client.enroll("o" * 32, {"slots": []})
+    client.call(Enroll("o" * 32, {"slots": []}))
     come(client, "b")
     until(lambda: len(found) == 2)
     assert ["slots" in one.unreadable for one in found] == [True, False]
@@ -159,7 +161,7 @@ def test_a_request_to_stop_ends_the_wait_for_a_coordinator_that_does_not_answer(
 
 def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
     _, second = come(client, "worker-0", "worker-0x")
-    client.enroll("f" * 32, client.nodes(0, timeout=0.0).nodes[0].facts)
+    client.call(Enroll("f" * 32, client.call(ListNodes(0, 0.0)).nodes[0].facts))
     with pytest.raises(RendezvousError, match=r"^1 of 2 containers came within 1\.5 s; missing: worker-1$"):
         gathered(client, ["worker-0", "worker-1"], FakeProvider(**NAMED), 1.5)
     assert "worker-0x is not a node of this job" in refusal(client, second)

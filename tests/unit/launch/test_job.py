@@ -7,7 +7,7 @@ import pytest
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.verdict import Decision, Rules
-from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.job import JobView
 from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import exit_code, render

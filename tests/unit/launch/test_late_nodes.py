@@ -15,8 +15,10 @@ from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import workers
 from tfcollective._base.version import __version__
 from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.messages import Enroll
 from tfcollective._control.serve.server import CoordinatorServer
-from tfcollective._control.wire.protocol import ServerOptions, end_key
+from tfcollective._control.store_keys import end_key
+from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.agent.protocol import FirstOrder, NodeSettings
 from tfcollective._launch.nodes.late_nodes import LateNodes
 from tfcollective._launch.nodes.provider import NodeFacts, Went
@@ -37,7 +39,7 @@ def client():
 def enroll(client, instance):
     """The agent of this instance of the node `b` comes; its number."""
     facts = NodeFacts(name="b", instance=instance, version=__version__, python=platform.python_version())
-    return client.enroll((instance * 32)[:32], to_document(facts))
+    return client.call(Enroll((instance * 32)[:32], to_document(facts))).number
 
 
 class Platform(FakeProvider):

@@ -18,7 +18,7 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.version import __version__
 from tfcollective._control.client.channel import Channel, Retry
-from tfcollective._control.state.store import Entry
+from tfcollective._control.messages import Entry
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
 from tfcollective._launch.nodes.gather import version_problem

@@ -7,13 +7,13 @@ from tfcollective._launch.hosted.output_relay import Outbox
 
 PROGRAM = """
 import os, subprocess, sys
-from tfcollective._control.state.output_log import OutputPiece
+from tfcollective._control.messages import OutputPiece
 from tfcollective._launch.hosted.output_relay import OutputRelay
 
 class Client:
     sent = []
-    def show(self, piece):
-        self.sent.append(piece)
+    def call(self, request):
+        self.sent.append(request.piece)
 
 with OutputRelay(Client(), "worker-0"):
     os.write(1, b"ours\\n")
@@ -40,8 +40,8 @@ from tfcollective._launch.hosted.output_relay import OutputRelay
 
 class Client:
     sent = ""
-    def show(self, piece):
-        self.sent += piece.text
+    def call(self, request):
+        self.sent += request.piece.text
 
 client = Client()
 with OutputRelay(client, "worker-0"):

@@ -20,9 +20,10 @@ from tfcollective._base.tasks import workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
+from tfcollective._control.messages import Entry
 from tfcollective._control.serve.server import CoordinatorServer
-from tfcollective._control.state.store import Entry
-from tfcollective._control.wire.protocol import ServerOptions, item_key
+from tfcollective._control.store_keys import item_key
+from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.hosted import output_relay, platform_side
 from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedJob, HostedOutcome
 from tfcollective._launch.hosted.platform_side import started_again

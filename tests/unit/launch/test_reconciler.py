@@ -102,7 +102,7 @@ class Job:
         self.admitted.append(worker)
         self.changes.append(change)
 
-    def admit_no_more(self):
+    def close_admission(self):
         self.closed = True
 
     def dismiss(self, task):

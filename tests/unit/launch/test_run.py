@@ -10,7 +10,7 @@ from tfcollective._base.codec import decode
 from tfcollective._base.errors import ConfigError, RendezvousError
 from tfcollective._base.failures import ExitReason
 from tfcollective._base.task_specs import TaskSpec, trainers_of
-from tfcollective._control.wire.protocol import end_key
+from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import AgentConfig, Order
 from tfcollective._launch.nodes.gather import all_enrolled
 from tfcollective._launch.nodes.provider import NodeSettings, Went

@@ -12,7 +12,7 @@ from tfcollective._base.codec import decode, encode
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.task_specs import TaskSpec
 from tfcollective._base.tasks import TaskKey
-from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.job import JobView
 from tfcollective._control.state.membership import TaskView
 from tfcollective._launch.hosted.messages import HostedOutcome
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher

@@ -31,6 +31,7 @@ from tfcollective._base.settings import Settings
 from tfcollective._base.topology import SINGLE
 from tfcollective._control.client.client import CoordinatorUnreachableError
 from tfcollective._control.identity import discover
+from tfcollective._control.messages import Beat, Done
 from tfcollective._runtime.engine import JoinResult, register
 from tfcollective._runtime.native import NativeEngine, identify
 from tfcollective._runtime.session import Session
@@ -59,16 +60,12 @@ class Coordinator:
         self.beats = 0
         self.done_said: list[bool] = []
 
-    def heartbeat(self, *_given: Any) -> None:
-        self.beats += 1
-
-    def done(self, _task: Any, *, again: bool = False) -> None:
-        self.done_said.append(again)
+    def call(self, request: Any) -> None:
+        self.beats += isinstance(request, Beat)
+        if isinstance(request, Done):
+            self.done_said.append(request.again)
 
     def put_blob(self, _name: str, _data: bytes) -> None:
-        pass
-
-    def leave(self, _task: Any, *, for_good: bool = False, why: str = "", ends: bool = False) -> None:
         pass
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.log import get_logger
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.client import CoordinatorClient, CoordinatorRefusedError
-from tfcollective._control.state.store import Entry
-from tfcollective._control.wire.protocol import item_key
+from tfcollective._control.messages import Entry, R, Request
+from tfcollective._control.store_keys import item_key
 
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
@@ -97,6 +97,10 @@ class Channel:
     def call(self, ask: Callable[[CoordinatorClient], _T], retry: Retry | None = None) -> _T:
         """What ``ask`` returns; raises its last CoordinatorError once the retry is over or the channel has ended."""
         return persist(lambda: ask(self._client), retry or self._retry, lambda: self.ended)
+
+    def ask(self, request: Request[R], retry: Retry | None = None) -> R:
+        """The answer to ``request``, by :meth:`call`."""
+        return self.call(lambda client: client.call(request), retry)
 
     def follow(self, key: str, retry: Retry = FOREVER) -> Iterator[Entry]:
         """Each new value of ``key``, of several that came at once the last, until the channel has ended.

@@ -6,23 +6,19 @@ import http.client
 import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from tfcollective._base.clock import Deadline
 from tfcollective._base.codec import decode, encode, from_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, RendezvousError
-from tfcollective._base.failures import ExitRecord
 from tfcollective._base.log import get_logger
 from tfcollective._base.settings import Settings
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, World
+from tfcollective._control import messages
+from tfcollective._control.messages import Entry, JoinRequest, R
 from tfcollective._control.state import blobs
-from tfcollective._control.state.output_log import OutputPage, OutputPiece
-from tfcollective._control.state.rounds import JoinRequest
-from tfcollective._control.state.store import Entry
-from tfcollective._control.wire import messages
 from tfcollective._control.wire.connection import (
     Access,
     Connection,
@@ -44,7 +40,6 @@ __all__ = [
 ]
 
 _LOG = get_logger(__name__)
-_T = TypeVar("_T")
 _CONNECTIONS = 4
 _CONFLICT = 409
 _MOST_NAMES = 8
@@ -137,6 +132,25 @@ class CoordinatorClient:
         """Whether its owner has closed it: threads that go on after errors end then."""
         return self._closed
 
+    def call(self, request: messages.Request[R]) -> R:
+        """The answer to ``request``. Raises CoordinatorRefusedError if it contradicts the job's state, and
+        CoordinatorUnreachableError when no answer comes in time."""
+        data = encode(request)
+        if len(data) > MAX_BODY_BYTES:
+            raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
+        kept = min(getattr(request, "timeout", 0.0), TIMING.longest_poll)  # by the coordinator, until it has an answer
+        status, reply = self._exchange(request.path, data, kept)
+        try:
+            if status == _OK:
+                answer: R = decode(reply, request.answer, "the coordinator's answer")
+                return answer
+            reason = decode(reply, messages.Refused, "the coordinator's refusal").error
+        except ConfigError as error:
+            raise CoordinatorError(str(error)) from error
+        if status == _CONFLICT and isinstance(request, messages.Join):
+            raise RendezvousError(reason)
+        raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {request.path}: {reason}")
+
     # ---- membership ------------------------------------------------------------------------------------------------
 
     def join(
@@ -165,7 +179,7 @@ class CoordinatorClient:
         while True:
             last = deadline.expired()  # does not wait, and so learns who is missing
             wait = 0.0 if last else min(TIMING.remind, deadline.remaining())
-            reply = self._call(messages.Join(request, wait, lost, first), messages.Joined, wait=wait)
+            reply = self.call(messages.Join(request, wait, lost, first))
             if reply.world is not None:
                 return messages.unpack_world(reply.world)
             if reply.leave is not None:
@@ -184,68 +198,6 @@ class CoordinatorClient:
                 text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
                 raise RendezvousError(text, missing=reply.missing)
 
-    def heartbeat(self, task: TaskKey, activity: str, info: Mapping[str, object], said: float = 0.0) -> None:
-        """Gives a sign of life of the task: what it does (a word), what it counts (JSON values), and when it ``said``
-        so, on the monotonic clock of its host."""
-        self._call(messages.Beat(task, activity, info, said), messages.Nothing)
-
-    def alive(self, name: str, beats: Sequence[messages.Beat] = ()) -> None:
-        """Gives a sign of life of the process of this name, which is not a task, and hands on those of its tasks."""
-        self._call(messages.Alive(name, tuple(beats)), messages.Nothing)
-
-    def leave(self, task: TaskKey, *, for_good: bool = False, why: str = "", ends: bool = False) -> None:
-        """Says that the task leaves the world in order; ``for_good``: an elastic job goes on without it. ``why`` is for
-        people; ``ends``: its process is about to end, in whatever way."""
-        self._call(messages.Leave(task, for_good, why, ends), messages.Nothing)
-
-    def node_leaves(self, tasks: Sequence[TaskKey], why: str, change: int = 0) -> None:
-        """Says that the node of these tasks of an elastic job is to be taken away, and why: for agents."""
-        self._call(messages.NodeLeaves(tuple(tasks), why, change), messages.Nothing)
-
-    def done(self, task: TaskKey, *, again: bool = False) -> None:
-        """Says that the task of an elastic job has completed the training, or, ``again``, begins another one."""
-        self._call(messages.Done(task, again), messages.Nothing)
-
-    def failing(self, task: TaskKey, cause: str) -> None:
-        """Says that the task ends by an error of the program, which ends an elastic job."""
-        self._call(messages.Failing(task, cause), messages.Nothing)
-
-    def lost_member(self, generation: int, *, timeout: float) -> tuple[int, str] | None:
-        """A member of the world of that generation whose process has ended, as (rank, what happened); None when there
-        is none within ``timeout`` seconds (20 at most)."""
-        wait = min(TIMING.poll, timeout)
-        lost = self._call(messages.FindLost(generation, wait), messages.Lost, wait=wait)
-        return None if lost.rank is None else (lost.rank, lost.message)
-
-    def started(self, task: TaskKey, *, node: str, pid: int, host: str = "") -> None:
-        """Says that the task's process runs: for agents."""
-        self._call(messages.Started(task, node, pid, host), messages.Nothing)
-
-    def exited(self, record: ExitRecord) -> None:
-        """Says how a task's process ended: for agents."""
-        self._call(messages.Exited(record), messages.Nothing)
-
-    def enroll(self, token: str, facts: Mapping[str, object]) -> int:
-        """Says that a node is ready for its part of the job, and what it is like; returns its number.
-
-        ``token`` is random: the same one is the same node.
-        """
-        return self._call(messages.Enroll(token, facts), messages.Enrolled).number
-
-    def nodes(self, since: int, *, timeout: float) -> messages.NodeList:
-        """The nodes that have enrolled, from this number on, as many as one answer holds; none when none comes within
-        ``timeout`` seconds (20 at most)."""
-        wait = min(TIMING.poll, timeout)
-        return self._call(messages.ListNodes(since, wait), messages.NodeList, wait=wait)
-
-    def world_size(self) -> int:
-        """How many ranks the world has now; 0 before the first."""
-        return self._call(messages.CountMembers(), messages.Members).size
-
-    def status(self) -> Mapping[str, object]:
-        """The whole job: ``job``, ``generation``, and one object a task in ``tasks``."""
-        return self._call(messages.Status(), dict[str, object])
-
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
 
@@ -255,49 +207,41 @@ class CoordinatorClient:
         best: tuple[int, int] | None = None
         for _ in range(samples):
             sent = time.monotonic_ns()
-            there = self._call(messages.ReadClock(), messages.Time).monotonic_ns
+            there = self.call(messages.ReadClock()).monotonic_ns
             received = time.monotonic_ns()
             measured = (received - sent, there - (sent + received) // 2)
             best = measured if best is None else min(best, measured)
         return 0 if best is None else best[1]
 
-    def find_gone(self, nodes: Sequence[int], limit: float) -> frozenset[int]:
-        """Which of the enrolled nodes with these numbers have gone: their agents have said how they have ended, or have
-        not been :meth:`alive` for ``limit`` seconds."""
-        return frozenset(self._call(messages.FindGone(tuple(nodes), limit), messages.Gone).nodes)
-
     # ---- key-value store -------------------------------------------------------------------------------------------
 
     def put(self, key: str, value: object) -> int:
         """Sets a JSON value and returns its version."""
-        return self._call(messages.Put(key, value), messages.Stored).version
+        return self.call(messages.Put(key, value)).version
 
     def get(self, key: str) -> Entry | None:
         """The newest value of a key, or None."""
-        return self._entry(messages.Get(key))
+        return self.call(messages.Get(key)).entry
 
     def wait(self, key: str, *, timeout: float, newer_than: int = 0) -> Entry | None:
         """The newest value of a key once its version is above ``newer_than``; None after ``timeout`` seconds."""
         deadline = Deadline.after(timeout)
         while True:
-            entry = self._entry(messages.Get(key, newer_than, min(TIMING.poll, deadline.remaining())))
+            entry = self.call(messages.Get(key, newer_than, min(TIMING.poll, deadline.remaining()))).entry
             if entry is not None or deadline.expired():
                 return entry
 
     def wait_while(
         self, key: str, name: str, limit: float, *, first: float | None = None, newer_than: int = 0
     ) -> Entry | None:
-        """As :meth:`wait`, for as long as the process ``name`` says that it is :meth:`alive`; None once it has not done
-        so for ``limit`` seconds, or for ``first`` seconds if it never has."""
+        """As :meth:`wait`, while the process ``name`` gives signs of life; None once it has been silent for ``limit``
+        seconds, or for ``first`` seconds if it never has given any."""
         presence = messages.Presence(name, limit, limit if first is None else first)
         request = messages.Get(key, newer_than, TIMING.poll, presence)
         while True:
-            found = self._call(request, messages.Found, wait=request.timeout)
+            found = self.call(request)
             if found.entry is not None or found.silent:
                 return found.entry
-
-    def _entry(self, request: messages.Get) -> Entry | None:
-        return self._call(request, messages.Found, wait=request.timeout).entry
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes of any length under ``name``."""
@@ -313,39 +257,7 @@ class CoordinatorClient:
         segments = [self.get(blobs.segment_key(name, index)) for index in indices]
         return b"".join(blobs.decode(segment.value if segment else None) for segment in segments)
 
-    def remove_blob(self, name: str) -> None:
-        """Has the bytes under ``name`` forgotten; nothing if there are none."""
-        self._call(messages.Remove(name), messages.Nothing)
-
-    # ---- output ----------------------------------------------------------------------------------------------------
-
-    def show(self, piece: OutputPiece) -> None:
-        """Hands on whole lines of a node's output to the launchers that show it."""
-        self._call(messages.Show(piece), messages.Nothing)
-
-    def read_output(self, position: int, *, timeout: float) -> OutputPage:
-        """What has been shown since ``position`` (0 at first); nothing when nothing comes within ``timeout`` seconds
-        (20 at most)."""
-        wait = min(TIMING.poll, timeout)
-        return self._call(messages.ReadOutput(position, wait), OutputPage, wait=wait)
-
     # ---- transport -------------------------------------------------------------------------------------------------
-
-    def _call(self, request: object, kind: type[_T], *, wait: float = 0.0) -> _T:
-        """The ``kind`` that answers ``request``, which the coordinator may keep for ``wait`` seconds."""
-        path, data = messages.path_of(type(request)), encode(request)
-        if len(data) > MAX_BODY_BYTES:
-            raise CoordinatorError(f"a message of {len(data)} bytes is too large; {MAX_BODY_BYTES} are allowed")
-        status, reply = self._exchange(path, data, wait)
-        try:
-            if status == _OK:
-                return decode(reply, kind, "the coordinator's answer")
-            reason = decode(reply, messages.Refused, "the coordinator's refusal").error
-        except ConfigError as error:
-            raise CoordinatorError(str(error)) from error
-        if status == _CONFLICT and isinstance(request, messages.Join):
-            raise RendezvousError(reason)
-        raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {path}: {reason}")
 
     def _exchange(self, path: str, data: bytes, wait: float) -> tuple[int, bytes]:
         timeout = wait + self._reply_timeout

@@ -20,7 +20,7 @@ from tfcollective._base.private_directory import write_private
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.wire.messages import Beat
+from tfcollective._control.messages import Beat
 from tfcollective._control.wire.protocol import MAX_BODY_BYTES
 
 _AGENT = "agent"
@@ -61,11 +61,11 @@ class TaskBeat:
         """Gives one; ``at_once``: to the coordinator itself. CoordinatorError when none was answered since the last."""
         beat = Beat(self._task, activity, info, self._clock.monotonic())
         if self._directory is None or at_once or not self._leave(beat, self._directory):
-            self._client.heartbeat(beat.task, beat.activity, beat.info, beat.said)
+            self._client.call(beat)
         elif not self._has_answered(self._directory):
             if self._agent.silence(_AGENT, beat.said) < TIMING.relay:
                 raise CoordinatorError("this node's agent has not been answered since the last look")
-            self._client.heartbeat(beat.task, beat.activity, beat.info, beat.said)
+            self._client.call(beat)
 
     def _leave(self, beat: Beat, directory: Path) -> bool:
         """Leaves it for the agent; false where that is not possible."""
@@ -100,7 +100,7 @@ class BeatRelay:
         give: gives the agent's own, with these; raises CoordinatorError when it was not answered.
     """
 
-    def __init__(self, give: Callable[[tuple[Beat, ...]], None]) -> None:
+    def __init__(self, give: Callable[[tuple[Beat, ...]], object]) -> None:
         self._give = give
         self._directory: Path | None = None
         self._tasks: tuple[TaskKey, ...] = ()

@@ -19,6 +19,7 @@ from tfcollective._base.descriptors import raise_limit
 from tfcollective._base.errors import ConfigError, TfCollectiveError
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective._base.failures import ExitRecord
+from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.process import CoordinatorAnswer, CoordinatorConfig
 from tfcollective._control.serve.server import CoordinatorServer
@@ -51,7 +52,7 @@ def _serve(config: CoordinatorConfig) -> None:
     with CoordinatorServer(config.options) as server, _recorded(config, server):
         _answer(CoordinatorAnswer(server.endpoint))
         _wait_for_end_of(config.owner)
-        server.exited(_end_of_owner(config))
+        server.apply(Exited(_end_of_owner(config)))
 
 
 def _end(number: int, frame: object) -> None:

@@ -19,8 +19,8 @@ from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.log import get_logger
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint
+from tfcollective._control.messages import Refusal
 from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter
-from tfcollective._control.state.membership import Refusal
 
 _LOG = get_logger(__name__)
 _MAX_KEY_LENGTH = 256

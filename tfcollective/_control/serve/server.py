@@ -15,21 +15,20 @@ from aiohttp import web
 from tfcollective._base.clock import SYSTEM_CLOCK, Clock
 from tfcollective._base.codec import encode
 from tfcollective._base.errors import ConfigError, CoordinatorError
-from tfcollective._base.failures import ExitRecord
 from tfcollective._base.log import get_logger
 from tfcollective._base.settings import variable
-from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, is_loopback
+from tfcollective._control.messages import Put, Refusal, Refused
 from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter, abort
 from tfcollective._control.serve.door import Door
-from tfcollective._control.serve.job import JobEvent, JobView
 from tfcollective._control.serve.service import JobService
 from tfcollective._control.state import blobs
-from tfcollective._control.state.membership import Membership, Refusal
+from tfcollective._control.state.events import JobEvent
+from tfcollective._control.state.job import Job, JobView
+from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.store import Store
 from tfcollective._control.wire.auth import SIGNATURE, Unauthenticated, Welcome, check_body, check_hello
-from tfcollective._control.wire.messages import Refused
 from tfcollective._control.wire.protocol import BACKLOG, ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES, ServerOptions
 from tfcollective._control.wire.refusals import RefusalLog
 
@@ -68,15 +67,8 @@ class CoordinatorServer:
             options.first_generation,
             bounds=options.bounds,
         )
-        store = Store(options.max_store_bytes)
-        self._service = JobService(
-            options.job_id,
-            membership,
-            store,
-            clock,
-            options.silence_limit,
-            on_event,
-        )
+        job = Job(options.job_id, membership, Store(options.max_store_bytes), options.silence_limit)
+        self._service = JobService(job, clock, on_event)
         self._certificate: Certificate | None = None
         self._doors: dict[asyncio.BaseProtocol, Door] = {}  # by the protocol that serves the connection
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,22 +125,14 @@ class CoordinatorServer:
         """The job as it stands."""
         return self._on_thread(_call(self._service.view))
 
-    def exited(self, record: ExitRecord) -> None:
-        """As an agent's report: for the end of a process that no agent has reported."""
-        self._on_thread(_call(self._service.exited, record))
-
-    def admit(self, task: TaskKey, change: int = 0) -> None:
-        """A task takes part in the job from now on; ``change``: see :meth:`Rounds.admit`."""
-        self._on_thread(_call(self._service.admit, task, change))
-
-    def admit_no_more(self) -> None:
-        """No further task will take part: ranks that are too few need not wait for one."""
-        self._on_thread(_call(self._service.admit_no_more))
+    def apply(self, event: object) -> Any:
+        """Has an event happen to the job, as if a client had said so; returns the reply."""
+        return self._on_thread(_call(self._service.apply, event))
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes for the tasks; see :meth:`CoordinatorClient.get_blob`."""
         for key, value in blobs.encode(name, data):  # one by one: the tasks' requests are served in between
-            self._on_thread(_call(self._service.put, key, value))
+            self._on_thread(_call(self._service.apply, Put(key, value)))
 
     def get_blob(self, name: str) -> bytes | None:
         """The bytes that a task has stored, or None."""

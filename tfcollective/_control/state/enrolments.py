@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from tfcollective._control.messages import EnrolledNode
 
 _MOST_ENDED = 1000
 _PAGE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class EnrolledNode:
-    """A node's number, in the order of enrolment from 0 on, and what it has said of itself."""
-
-    number: int
-    facts: Mapping[str, object]
 
 
 class Enrolments:

@@ -18,7 +18,8 @@ from tfcollective._base.tasks import NO_RANK, TaskKey, trainers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._base.verdict import first_cause
-from tfcollective._control.state.rounds import Absence, Bounds, Failure, JoinRequest, Rounds
+from tfcollective._control.messages import JoinRequest, Refusal
+from tfcollective._control.state.rounds import Absence, Bounds, Failure, Rounds
 
 _WHY_GONE = {
     Absence.ENDED: "its process has ended",
@@ -39,10 +40,6 @@ class TaskState(str, Enum):
     LEFT = "left"  # left the world in order
     EXITED = "exited"  # its process ended with code 0
     FAILED = "failed"  # its process ended otherwise
-
-
-class Refusal(Exception):  # noqa: N818  an answer, not a fault of this process
-    """A request that contradicts the state; the text says how."""
 
 
 @dataclass(frozen=True)
@@ -321,9 +318,9 @@ class Membership:
         self._views[task] = TaskView(task, len(self._views))
         self._later.add(task)
 
-    def admit_no_more(self, now: float) -> None:
-        """See :meth:`Rounds.admit_no_more`."""
-        self._rounds.admit_no_more(now)
+    def close_admission(self, now: float) -> None:
+        """See :meth:`Rounds.close_admission`."""
+        self._rounds.close_admission(now)
         self._note_round(now)
 
     def join(self, request: JoinRequest, now: float, lost: int | None = None) -> None:

@@ -3,27 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from tfcollective._control.messages import OutputPage, OutputPiece
 
 _MAX_PAGE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True)
-class OutputPiece:
-    """Whole lines of one stream of one node; ``stream`` is ``stdout`` or ``stderr``."""
-
-    node: str
-    stream: str
-    text: str
-
-
-@dataclass(frozen=True)
-class OutputPage:
-    """What has come since a position: the pieces, where to go on, and how many pieces were lost before them."""
-
-    pieces: tuple[OutputPiece, ...]
-    position: int
-    lost: int
 
 
 class OutputLog:

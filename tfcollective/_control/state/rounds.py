@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._base.verdict import Rules
+from tfcollective._control.messages import JoinRequest
 from tfcollective._control.state.causes import Bundles, CountedChanges
 
 NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
@@ -68,19 +69,6 @@ class Bounds:
     def rules(self) -> Rules:
         """Which failures the job outlasts."""
         return Rules(self.replaces, self.outlasts_errors)
-
-
-@dataclass(frozen=True)
-class JoinRequest:
-    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in;
-    ``ancestors`` are the processes of its host by which it has been started."""
-
-    task: TaskKey
-    size: int
-    node: str
-    pid: int
-    address: str
-    ancestors: tuple[int, ...] = field(default=(), compare=False)
 
 
 class Failure(Enum):
@@ -260,7 +248,7 @@ class Rounds:
         else:
             self._bundles.started(task, change)
 
-    def admit_no_more(self, now: float) -> None:
+    def close_admission(self, now: float) -> None:
         """Nothing more is started: too few wait for those alone that have been admitted and have yet to join."""
         self._admits = False
         if self._short_since is not None:

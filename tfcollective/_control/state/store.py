@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
-from tfcollective._control.state.membership import Refusal
+from tfcollective._control.messages import Entry, Refusal
 
 _MAX_KEY_LENGTH = 512
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A value and its version; versions of a key start at 1 and grow by 1."""
-
-    value: object
-    version: int
 
 
 class Store:

@@ -35,8 +35,9 @@ from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.client.relay import BeatRelay
 from tfcollective._control.identity import current_node_id
+from tfcollective._control.messages import Alive
 from tfcollective._control.records import JobDirectory
-from tfcollective._control.wire.protocol import end_key, node_name
+from tfcollective._control.store_keys import end_key, node_name
 from tfcollective._launch.agent.node import enroll, node_client, own_address, placed, placed_later
 from tfcollective._launch.agent.orders import COORDINATOR_LOST, STOP_SIGNALS, Interrupts, Orders, follow_orders
 from tfcollective._launch.agent.policy import StopCause
@@ -185,7 +186,7 @@ def _serve(
         if follow is not None:
             follow(node_client(settings), number)
         with node_client(settings) as client:
-            relay = BeatRelay(partial(client.alive, node_name(number)))
+            relay = BeatRelay(lambda beats: client.call(Alive(node_name(number), beats)))
             heartbeat = _heartbeat(relay, interrupts)
             try:
                 config = _accepted(_first_order(orders, interrupts, limit))

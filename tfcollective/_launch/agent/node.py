@@ -28,6 +28,7 @@ from tfcollective._base.version import __version__
 from tfcollective._control.client.channel import Retry, persist
 from tfcollective._control.client.client import CoordinatorClient, CoordinatorUnreachableError, UnprovenReplyError
 from tfcollective._control.identity.keys import read_key_file
+from tfcollective._control.messages import Enroll
 from tfcollective._launch.agent.protocol import (
     HOROVOD_PACKAGES,
     AgentConfig,
@@ -102,7 +103,7 @@ def enroll(
         nonlocal settings
         settings = replace(settings, key=_newest_key(key_file, settings.key))
         with node_client(settings) as client:
-            return client.enroll(token, to_document(facts))
+            return client.call(Enroll(token, to_document(facts))).number
 
     def note(error: CoordinatorError) -> None:
         nonlocal warned

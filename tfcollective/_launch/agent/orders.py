@@ -14,7 +14,7 @@ from contextlib import suppress
 from tfcollective._base.processes import PASSED_ON, not_ignored
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.wire.protocol import orders_key
+from tfcollective._control.store_keys import orders_key
 
 _READ_BYTES = 1 << 16
 

@@ -39,6 +39,7 @@ from tfcollective._base.settings import environ_snapshot, variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING, Timing
 from tfcollective._base.verdict import Rules
+from tfcollective._control.messages import Exited, NodeLeaves, Started
 from tfcollective._launch.agent.output import Console, OutputPump, Tail
 from tfcollective._launch.agent.policy import Stop, StopCause, next_stop, stop_schedule
 from tfcollective._launch.agent.preemption import PreemptionWatch
@@ -190,7 +191,7 @@ class Supervisor:
                 stop = Stop(StopCause.PREEMPTION, self._clock.monotonic())
                 self._departures += [(at, number, pid) for at, number in stop_schedule(stop, self._limits)]
                 self._departures.sort()
-                self._reporter.node_leaves([task], why, change)
+                self._reporter.report(NodeLeaves((task,), why, change))
 
     def finish(self) -> None:
         """No more processes will be started."""
@@ -251,7 +252,7 @@ class Supervisor:
             f"{', '.join(map(str, ranks))} {'is' if len(ranks) == 1 else 'are'}" if ranks else "no rank is left here",
             self._limits.grace,
         )
-        self._reporter.node_leaves(ranks, why)
+        self._reporter.report(NodeLeaves(tuple(ranks), why))
         self._end_without_ranks()
 
     def _end_without_ranks(self) -> None:
@@ -366,7 +367,8 @@ class Supervisor:
         worker = _Worker(config, process, self._failure_file(config), Tail())
         self._running[process.pid] = worker
         _LOG.info("agent: %s is process %d", config.task, process.pid)
-        self._reporter.started(config.task, self._node, process.pid, config.host or socket.gethostname())
+        host = config.host or socket.gethostname()
+        self._reporter.report(Started(config.task, self._node, process.pid, host))
         for name, source, tail in (("stdout", process.stdout, None), ("stderr", process.stderr, worker.tail)):
             if source is not None:
                 prefix = f"[{config.label}]<{name}>: ".encode() if self._config.prefix else b""
@@ -453,7 +455,7 @@ class Supervisor:
         self._report(ExitRecord(*about, stderr_tail=(text,), exception=exception))
 
     def _report(self, record: ExitRecord) -> None:
-        self._reporter.exited(record)
+        self._reporter.report(Exited(record))
         if not record.failed:
             return
         if record.rank != NO_RANK and not self._rules.outlasts(record):

@@ -484,7 +484,7 @@ class Reconciler:
         # Also one whose start no agent has reported yet: agents carry out their orders one after another.
         for task in sorted(self._running.keys() - members if members else (), key=str):
             self._job.dismiss(task)
-        self._job.admit_no_more()
+        self._job.close_admission()
 
     def _order_finish(self) -> None:
         for node in self._nodes.values():

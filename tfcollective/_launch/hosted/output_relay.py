@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from typing import TextIO
 
 from tfcollective._base.errors import CoordinatorError
@@ -19,7 +18,7 @@ from tfcollective._base.log import get_logger
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import FOREVER, Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.state.output_log import OutputPage, OutputPiece
+from tfcollective._control.messages import OutputPiece, ReadOutput, Show
 from tfcollective._launch.agent.output import LineSplitter
 
 _LOG = get_logger(__name__)
@@ -80,7 +79,7 @@ class OutputRelay:
     def _send(self) -> None:
         while (piece := self._outbox.take(_GATHER_S)) is not None:
             try:
-                self._client.show(piece)
+                self._client.call(Show(piece))
             except CoordinatorError as error:
                 _LOG.debug("node: %s", error)  # its end is noticed elsewhere
 
@@ -122,7 +121,7 @@ def show_output(
     with suppress(CoordinatorError):  # it has ended, and the last output does not come any more
         while True:
             last = ended.is_set()
-            page = channel.call(partial(_next_page, position, 0.0 if last else _WAIT_S), FOREVER)
+            page = channel.ask(ReadOutput(position, 0.0 if last else _WAIT_S), FOREVER)
             if page.lost:
                 _show(stderr or sys.stderr, f"tfcollective: {page.lost} pieces of output came too fast to be shown\n")
             for piece in page.pieces:
@@ -130,10 +129,6 @@ def show_output(
             position = page.position
             if last and not page.pieces:
                 return
-
-
-def _next_page(position: int, timeout: float, client: CoordinatorClient) -> OutputPage:
-    return client.read_output(position, timeout=timeout)
 
 
 def _show(stream: TextIO, text: str) -> None:

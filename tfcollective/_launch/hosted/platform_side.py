@@ -19,7 +19,7 @@ from tfcollective._base.settings import variable
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import FOREVER, Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.state.store import Entry
+from tfcollective._control.messages import Entry
 from tfcollective._launch.agent.main import serve
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, ContainerRow, HostedJob, HostedOutcome

@@ -20,6 +20,7 @@ from tfcollective._base.timing import TIMING, Timing
 from tfcollective._control.client.channel import Channel, OrderQueue, Retry
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.client.liveness import Heartbeat
+from tfcollective._control.messages import Alive, Status
 from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective._launch.hosted.output_relay import show_output
 from tfcollective._launch.launcher import JobOutcome
@@ -38,7 +39,7 @@ def ask_status(coordinator: str, key: bytes, *, forwarded: bool = False) -> Mapp
     """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached. ``forwarded``: at a
     port of this host that leads to it."""
     with CoordinatorClient.to(coordinator, key, forwarded=forwarded) as client, suppress(CoordinatorError):
-        return client.status()
+        return client.call(Status())
     return None
 
 
@@ -164,7 +165,7 @@ class HostedClient:
         return None if found is None else decode(found, HostedOutcome, "the outcome of the job")
 
     def _beat(self) -> None:
-        self._client.alive(SUBMITTER)
+        self._client.call(Alive(SUBMITTER))
 
     def _note_loss(self, cause: str) -> None:
         """The platform does not say that the job has ended: it may have forgotten it, or be away itself."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from tfcollective._base.codec import from_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, LaunchError, RendezvousError
@@ -17,8 +16,8 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.version import __version__
 from tfcollective._control.client.channel import FOREVER, Channel, OrderQueue
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.state.enrolments import EnrolledNode
-from tfcollective._control.wire.protocol import item_key, orders_key
+from tfcollective._control.messages import EnrolledNode, FindGone, ListNodes
+from tfcollective._control.store_keys import item_key, orders_key
 from tfcollective._launch.agent.protocol import NodeFacts, refusal_line
 from tfcollective._launch.nodes.provider import NodeProvider, Went
 
@@ -33,7 +32,7 @@ def enrolled(
     """The nodes that have enrolled, with numbers from ``since`` on, once there are any, or after ``timeout`` seconds:
     as many as one answer holds. And the number to go on with. Outlasts a coordinator that does not answer for a while,
     unless it is ``cancelled()`` then."""
-    found = Channel(client, cancelled=cancelled).call(lambda client: client.nodes(since, timeout=timeout))
+    found = Channel(client, cancelled=cancelled).ask(ListNodes(since, timeout))
     return tuple(map(_facts_of, found.nodes)), found.then
 
 
@@ -49,7 +48,7 @@ def all_enrolled(client: CoordinatorClient) -> tuple[NodeFacts, ...]:
 
 def count_enrolled(client: CoordinatorClient) -> int:
     """How many nodes have enrolled so far."""
-    return Channel(client).call(lambda client: client.nodes(_PAST_ALL, timeout=0.0)).count
+    return Channel(client).ask(ListNodes(_PAST_ALL, 0.0)).count
 
 
 def _facts_of(node: EnrolledNode) -> NodeFacts:
@@ -64,7 +63,8 @@ def _facts_of(node: EnrolledNode) -> NodeFacts:
 def find_gone(client: CoordinatorClient, nodes: Sequence[NodeFacts], host_timeout: float) -> frozenset[int]:
     """The numbers of those nodes whose agents have ended, or given no sign of life for so long (s). Outlasts a
     coordinator that does not answer for a while."""
-    return Channel(client).call(lambda client: client.find_gone([one.number for one in nodes], host_timeout))
+    numbers = tuple(one.number for one in nodes)
+    return frozenset(Channel(client).ask(FindGone(numbers, host_timeout)).nodes)
 
 
 def version_problem(facts: NodeFacts) -> str | None:
@@ -264,7 +264,7 @@ def follow_arrivals(client: CoordinatorClient, known: Collection[int], each: Cal
     known, since, channel = set(known), 0, Channel(client, FOREVER)
     with suppress(CoordinatorError):  # the job has ended
         while not channel.ended:
-            found = channel.call(partial(CoordinatorClient.nodes, since=since, timeout=TIMING.poll))
+            found = channel.ask(ListNodes(since, TIMING.poll))
             since = found.then
             for node in found.nodes:
                 if node.number not in known:

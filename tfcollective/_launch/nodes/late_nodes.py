@@ -13,7 +13,7 @@ from tfcollective._base.log import get_logger
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.wire.protocol import end_key
+from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import FinishCommand, NodeFacts, NodeSettings
 from tfcollective._launch.nodes.gather import (
     count_enrolled,

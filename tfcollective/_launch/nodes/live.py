@@ -17,7 +17,7 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.wire.protocol import end_key, node_name
+from tfcollective._control.store_keys import end_key, node_name
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import (
     HOROVOD_PACKAGES,

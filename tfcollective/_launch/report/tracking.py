@@ -14,7 +14,7 @@ from typing import Any
 from tfcollective._base.log import get_logger
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.version import __version__
-from tfcollective._control.serve.job import JobView
+from tfcollective._control.state.job import JobView
 from tfcollective._launch.launcher import JobOutcome, Launcher
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import exit_code, render

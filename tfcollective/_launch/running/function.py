@@ -22,7 +22,7 @@ from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.identity import discover
-from tfcollective._control.wire.protocol import experiment_key
+from tfcollective._control.store_keys import experiment_key
 from tfcollective._launch.plan.spec import FunctionCall
 
 if TYPE_CHECKING:

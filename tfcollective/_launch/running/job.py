@@ -27,12 +27,15 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Placement
 from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
+from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.gloo_store import GlooStoreServer
-from tfcollective._control.serve.job import JobEvent, JobView
 from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.state.events import Admit, CloseAdmission, JobEvent
+from tfcollective._control.state.job import JobView
 from tfcollective._control.state.membership import TaskState, TaskView
-from tfcollective._control.wire.protocol import MODULES, ServerOptions, read_published
+from tfcollective._control.store_keys import MODULES
+from tfcollective._control.wire.protocol import ServerOptions, read_published
 from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective._launch.plan.placement import Slot
@@ -200,7 +203,7 @@ class Job:
                 # An order to start may reach an agent that is about to end.
                 reason = ExitReason.NOT_STARTED if one.state is TaskState.EXPECTED else ExitReason.LOST
                 about = (str(one.task), one.rank, one.node, one.pid, None, None, math.inf)
-                self._coordinator.exited(ExitRecord(*about, reason, how))
+                self._coordinator.apply(Exited(ExitRecord(*about, reason, how)))
 
     def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
         """Of these tasks, those that no agent has started will not be."""
@@ -226,13 +229,13 @@ class Job:
 
     def admit(self, worker: WorkerPlan, send: Callable[[Command], None], change: int = 0) -> None:
         """One more process takes part, whose agent gets orders by ``send``; ``change``: see :meth:`Rounds.admit`."""
-        self._coordinator.admit(worker.task, change)
+        self._coordinator.apply(Admit(worker.task, change))
         self._places[str(worker.task)] = worker.place
         self._killer.add([worker.task], send)
 
-    def admit_no_more(self) -> None:
+    def close_admission(self) -> None:
         """No further process will take part: ranks that are too few need not wait for one."""
-        self._coordinator.admit_no_more()
+        self._coordinator.apply(CloseAdmission())
 
     def newcomer(self, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
         """A process that joins the job while it runs; see :func:`plan_newcomer`."""

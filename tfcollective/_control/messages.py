@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 from tfcollective._base.codec import NotNegative, decode, encode
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import World
-from tfcollective._control.state.enrolments import EnrolledNode
-from tfcollective._control.state.output_log import OutputPiece
-from tfcollective._control.state.rounds import JoinRequest
-from tfcollective._control.state.store import Entry
+
+R = TypeVar("R")
+
+
+class Refusal(Exception):  # noqa: N818  an answer, not a fault of this process
+    """A request that contradicts the state; the text says how."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,35 @@ class Refused:
     error: str = "no reason given"
 
 
-@dataclass(frozen=True)
-class Join:
-    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds. ``lost`` is the rank
-    of its last world whose connection it has seen end, if it has; ``first``: it wants the first world and no later
-    one."""
+class Request(Generic[R]):
+    """What a client asks or says; ``R`` is the class of the answer. One class of its own for each request.
 
-    request: JoinRequest
-    timeout: NotNegative
-    lost: int | None = None
-    first: bool = False
+    A subclass is a frozen dataclass. Its name is the path, its fields are the body. The coordinator keeps one with a
+    ``timeout`` for so many seconds until it has an answer.
+    """
+
+    path: ClassVar[str]
+    answer: ClassVar[Any]  # R, or an alias such as Mapping[str, object]
+
+    def __init_subclass__(cls) -> None:
+        (cls.answer,) = get_args(vars(cls)["__orig_bases__"][0])
+        cls.path = f"/v1/{cls.__name__.lower()}"
+
+
+# ---- a task and its world --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in;
+    ``ancestors`` are the processes of its host by which it has been started."""
+
+    task: TaskKey
+    size: int
+    node: str
+    pid: int
+    address: str
+    ancestors: tuple[int, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -62,6 +84,18 @@ class Joined:
     leave: str | None = None
 
 
+@dataclass(frozen=True)
+class Join(Request[Joined]):
+    """A task joins the next world. Answered when the round is over, or after ``timeout`` seconds. ``lost`` is the rank
+    of its last world whose connection it has seen end, if it has; ``first``: it wants the first world and no later
+    one."""
+
+    request: JoinRequest
+    timeout: NotNegative
+    lost: int | None = None
+    first: bool = False
+
+
 def pack_world(world: World) -> bytes:
     """A world as it travels, compressed: each of n ranks gets all n members."""
     return zlib.compress(encode(world))
@@ -77,7 +111,7 @@ def unpack_world(data: bytes) -> World:
 
 
 @dataclass(frozen=True)
-class Beat:
+class Beat(Request[Nothing]):
     """A sign of life of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
     of its host: a beat may come by two ways."""
 
@@ -88,16 +122,7 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Alive:
-    """A sign of life of a process that is not a task, a node or a submitter; with those that tasks have given a node's
-    agent since its last one."""
-
-    name: str
-    beats: tuple[Beat, ...] = ()
-
-
-@dataclass(frozen=True)
-class Leave:
+class Leave(Request[Nothing]):
     """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it. ``why`` is
     for people. ``ends``: because its process ends, of which the agent will say how."""
 
@@ -108,7 +133,7 @@ class Leave:
 
 
 @dataclass(frozen=True)
-class NodeLeaves:
+class NodeLeaves(Request[Nothing]):
     """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order.
     ``change``: the number of the launcher's decision, if it is one that concerns others, too; else 0."""
 
@@ -118,7 +143,7 @@ class NodeLeaves:
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Request[Nothing]):
     """A task of an elastic job has completed the training, or, ``again``, begins another one."""
 
     task: TaskKey
@@ -126,19 +151,11 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failing:
+class Failing(Request[Nothing]):
     """A task of an elastic job ends by an error of the program, as ``cause`` says; its process may take its time."""
 
     task: TaskKey
     cause: str
-
-
-@dataclass(frozen=True)
-class FindLost:
-    """Which member of the world of this generation has ended? Answered within ``timeout`` seconds."""
-
-    generation: int
-    timeout: NotNegative
 
 
 @dataclass(frozen=True)
@@ -150,8 +167,11 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class CountMembers:
-    """How many ranks has the world?"""
+class FindLost(Request[Lost]):
+    """Which member of the world of this generation has ended? Answered within ``timeout`` seconds."""
+
+    generation: int
+    timeout: NotNegative
 
 
 @dataclass(frozen=True)
@@ -162,7 +182,12 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Started:
+class CountMembers(Request[Members]):
+    """How many ranks has the world?"""
+
+
+@dataclass(frozen=True)
+class Started(Request[Nothing]):
     """An agent has started a task's process; ``host`` is for people."""
 
     task: TaskKey
@@ -172,20 +197,18 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Exited:
+class Exited(Request[Nothing]):
     """An agent has seen how a task's process has ended."""
 
     record: ExitRecord
 
 
+# ---- the job ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Status:
+class Status(Request[Mapping[str, object]]):
     """How does the job stand? The answer is a JSON object, for people and programs."""
-
-
-@dataclass(frozen=True)
-class ReadClock:
-    """What time is it?"""
 
 
 @dataclass(frozen=True)
@@ -196,10 +219,27 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Enroll:
-    """A node is ready for its part of the job. ``token`` is random: repeating the request changes nothing."""
+class ReadClock(Request[Time]):
+    """What time is it?"""
 
-    token: str
+
+@dataclass(frozen=True)
+class Alive(Request[Nothing]):
+    """A sign of life of a process that is not a task, a node or a submitter; with those that tasks have given a node's
+    agent since its last one."""
+
+    name: str
+    beats: tuple[Beat, ...] = ()
+
+
+# ---- nodes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EnrolledNode:
+    """A node's number, in the order of enrolment from 0 on, and what it has said of itself."""
+
+    number: int
     facts: Mapping[str, object]
 
 
@@ -211,11 +251,11 @@ class Enrolled:
 
 
 @dataclass(frozen=True)
-class ListNodes:
-    """Which nodes have enrolled, from this number on? Answered when there are any, or after ``timeout`` seconds."""
+class Enroll(Request[Enrolled]):
+    """A node is ready for its part of the job. ``token`` is random: repeating the request changes nothing."""
 
-    since: int
-    timeout: NotNegative
+    token: str
+    facts: Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -233,12 +273,11 @@ class NodeList:
 
 
 @dataclass(frozen=True)
-class FindGone:
-    """Which of these nodes have gone: their agents have said how they have ended, or have given no sign of life
-    (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
+class ListNodes(Request[NodeList]):
+    """Which nodes have enrolled, from this number on? Answered when there are any, or after ``timeout`` seconds."""
 
-    nodes: tuple[int, ...]
-    limit: NotNegative
+    since: int
+    timeout: NotNegative
 
 
 @dataclass(frozen=True)
@@ -249,11 +288,23 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Put:
-    """Sets the value of a key."""
+class FindGone(Request[Gone]):
+    """Which of these nodes have gone: their agents have said how they have ended, or have given no sign of life
+    (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
 
-    key: str
+    nodes: tuple[int, ...]
+    limit: NotNegative
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A value and its version; versions of a key start at 1 and grow by 1."""
+
     value: object
+    version: int
 
 
 @dataclass(frozen=True)
@@ -261,6 +312,14 @@ class Stored:
     """The version that it has now."""
 
     version: int
+
+
+@dataclass(frozen=True)
+class Put(Request[Stored]):
+    """Sets the value of a key."""
+
+    key: str
+    value: object
 
 
 @dataclass(frozen=True)
@@ -274,7 +333,15 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Get:
+class Found:
+    """The value, if there is one, and whether the one that is to put it there is silent."""
+
+    entry: Entry | None = None
+    silent: bool = False
+
+
+@dataclass(frozen=True)
+class Get(Request[Found]):
     """The value of a key once its version is above ``version``, or after ``timeout`` seconds, or as soon as the one
     that is to put it there is silent."""
 
@@ -285,38 +352,46 @@ class Get:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The value, if there is one, and whether the one that is to put it there is silent."""
-
-    entry: Entry | None = None
-    silent: bool = False
-
-
-@dataclass(frozen=True)
-class Remove:
+class Remove(Request[Nothing]):
     """Forgets the bytes under a name."""
 
     name: str
 
 
+# ---- output ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Show:
+class OutputPiece:
+    """Whole lines of one stream of one node; ``stream`` is ``stdout`` or ``stderr``."""
+
+    node: str
+    stream: str
+    text: str
+
+
+@dataclass(frozen=True)
+class OutputPage:
+    """What has come since a position: the pieces, where to go on, and how many pieces were lost before them."""
+
+    pieces: tuple[OutputPiece, ...]
+    position: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Show(Request[Nothing]):
     """Output of a node, for launchers that show it."""
 
     piece: OutputPiece
 
 
 @dataclass(frozen=True)
-class ReadOutput:
+class ReadOutput(Request[OutputPage]):
     """The output since a position; answered when there is some, or after ``timeout`` seconds.
 
-    The answer is an :class:`~tfcollective._control.state.output_log.OutputPage`.
+    The answer is an :class:`~tfcollective._control.messages.OutputPage`.
     """
 
     position: int
     timeout: NotNegative
-
-
-def path_of(kind: type) -> str:
-    """Where requests of this class go."""
-    return f"/v1/{kind.__name__.lower()}"

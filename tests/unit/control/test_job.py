@@ -1,0 +1,83 @@
+"""What follows from what a coordinator hears: the news for ranks and for the launcher."""
+
+import pytest
+from manual_clock import ManualClock
+
+from tfcollective._base.failures import ExitRecord
+from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._control import messages
+from tfcollective._control.messages import JoinRequest, Refusal
+from tfcollective._control.serve.service import JobService
+from tfcollective._control.state.events import Effects, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.job import Job
+from tfcollective._control.state.membership import Membership
+from tfcollective._control.state.rounds import Bounds
+from tfcollective._control.state.store import Store
+from tfcollective._control.store_keys import PENDING, TRAINING_ENDED
+
+
+def task(index):
+    return TaskKey("worker", index)
+
+
+def request(index):
+    return JoinRequest(task(index), 0, "node", 100 + index, f"address-{index}")
+
+
+def ended(index, code=0):
+    return ExitRecord(f"worker:{index}", index, "node", 100 + index, code, None, 1.0)
+
+
+@pytest.fixture
+def job():
+    """Three ranks train since 10 s; one that gives no sign of life for 1 s is silent."""
+    made = Job("job", Membership(workers(3), 60.0, bounds=Bounds(1, 3, 4, 30.0, 40.0)), Store(4000), 1.0)
+    for index in range(3):
+        made.apply(messages.Join(request(index), 0.0), 10.0)
+    made.apply(messages.Started(task(0), "node", 100), 10.0)
+    return made
+
+
+def test_the_launcher_hears_of_an_end_once_however_often_it_is_reported(job):
+    first, second = (job.apply(messages.Exited(ended(0)), now) for now in (12.5, 13.0))
+    assert first.news == (JobEvent(exited=ended(0)), JobEvent(trained=True))
+    assert StoreKey(TRAINING_ENDED) in first.changed
+    assert second.news == ()
+    assert job.store.get(TRAINING_ENDED).version == 1
+    assert job.view().durations == {task(0): 2.5}
+
+
+def test_the_members_are_asked_to_come_together_once_for_each_generation(job):
+    job.apply(messages.Leave(task(1), True, "SIGTERM"), 11.0)
+    job.apply(messages.Leave(task(2), True, "SIGTERM"), 12.0)
+    entry = job.store.get(PENDING)
+    assert (entry.value, entry.version) == (2, 1)
+
+
+def test_the_launcher_hears_of_members_that_are_silent_or_do_not_come(job):
+    assert job.apply(Tick(), 11.0).news == tuple(JobEvent(silent=(task(index), 1.0)) for index in range(3))
+    job.apply(messages.Exited(ended(2, 9)), 12.0)
+    job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
+    news = [one for second in range(13, 53) for one in job.apply(Tick(), float(second)).news]
+    (dropped,) = (one.dropped for one in news if one.dropped is not None)
+    assert dropped[0] == task(1)
+
+
+def test_a_value_for_which_there_is_no_room_is_refused_and_changes_nothing(job):
+    with pytest.raises(Refusal):
+        job.apply(messages.Put("a", "x" * 5000), 11.0)
+    assert job.apply(messages.Put("b", 1), 11.0) == Effects(messages.Stored(1), (StoreKey("b"),), ())
+
+
+def test_the_end_of_a_round_and_a_new_deadline_are_effects_of_whatever_brings_them(job):
+    job.apply(messages.Exited(ended(2, 9)), 12.0)
+    began = job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
+    assert set(began.changed) == {Topic.ROUND, Topic.TIME}
+    gone = job.apply(messages.Exited(ended(1, 9)), 13.0)
+    assert job.view().generation == 2
+    assert set(gone.changed) >= {Topic.ROUND, Topic.TIME, Topic.ENDS}
+
+
+def test_every_request_has_a_handler():
+    service = JobService(Job("job", Membership(workers(1), 60.0), Store(4000)), ManualClock())
+    assert [kind for kind in messages.Request.__subclasses__() if not service.serves(kind.path)] == []

@@ -1,0 +1,326 @@
+"""All that a coordinator knows of its job, as one pure reducer: :meth:`Job.apply` takes an event and the time, changes
+the state and returns what follows. No I/O, no lock, no clock: :mod:`tfcollective._control.serve.service` has those.
+
+Events are the requests of :mod:`tfcollective._control.messages` and the classes of
+:mod:`tfcollective._control.state.events`. See docs/design/membership.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tfcollective._base.tasks import TaskKey
+from tfcollective._control import messages
+from tfcollective._control.messages import Nothing, Presence, Refusal
+from tfcollective._control.state import blobs
+from tfcollective._control.state.enrolments import Enrolments
+from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective._control.state.output_log import OutputLog
+from tfcollective._control.state.processes import Processes
+from tfcollective._control.state.store import Store
+from tfcollective._control.store_keys import (
+    PENDING,
+    TRAINING_ENDED,
+    end_key,
+    item_key,
+    node_name,
+    node_of,
+    orders_key,
+)
+
+_MAX_OUTPUT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What the coordinator knows of its job at one moment."""
+
+    tasks: tuple[TaskView, ...]
+    failure: RendezvousFailure | None
+    initialised: bool
+    auxiliary_tasks: tuple[TaskView, ...] = ()
+    generation: int = 0
+    durations: Mapping[TaskKey, float] = field(default_factory=dict)
+    """How long (s) the processes of those that have ended ran."""
+    members: tuple[TaskKey, ...] = ()
+    """The tasks of the world of this generation, in rank order."""
+    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
+    """Those that have left an elastic job in order, while the others train on, and why."""
+    changes: tuple[WorldChange, ...] = ()
+    """How the worlds of an elastic job after its first one came about."""
+    done: frozenset[TaskKey] = frozenset()
+    """The members that have completed the training of an elastic job, and have not failed since."""
+    trained: bool = False
+    """Whether rank 0 is one of them: nothing has to be replaced."""
+
+
+_Handler = Callable[[Any, Any, float], object]
+#: The classes of the events: the handler, and the topics that it changes.
+EVENTS: dict[type, tuple[_Handler, tuple[Topic, ...]]] = {}
+_H = TypeVar("_H", bound=Callable[..., object])
+
+
+def _on(kind: type, *changed: Topic) -> Callable[[_H], _H]:
+    """The method handles events of this class, which change these topics; its result is the reply, None for
+    :class:`Nothing`."""
+
+    def register(method: _H) -> _H:
+        EVENTS[kind] = method, changed
+        return method
+
+    return register
+
+
+class Job:
+    """Membership, values, nodes and output of a job. Not thread-safe.
+
+    Args:
+        job_id: its name.
+        membership: its tasks.
+        store: its values.
+        silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+
+    Attributes:
+        durations: how long (s) the processes of the tasks that have ended ran.
+        nodes: those that have enrolled.
+        output: the last output of the nodes.
+    """
+
+    def __init__(self, job_id: str, membership: Membership, store: Store, silence_limit: float = math.inf) -> None:
+        self.job_id = job_id
+        self.membership = membership
+        self.store = store
+        self.nodes = Enrolments()
+        self.output = OutputLog(_MAX_OUTPUT_BYTES)
+        self.durations: dict[TaskKey, float] = {}
+        self._silence_limit = silence_limit
+        self._processes = Processes()
+        self._began: dict[TaskKey, float] = {}
+        self._announced = 0  # the newest generation for which the members were asked to come together
+        self._changed: list[Hashable] = []  # by the event that is being applied
+        self._news: list[JobEvent] = []  # the same
+
+    def apply(self, event: object, now: float) -> Effects:
+        """Changes the state as ``event`` says. Raises Refusal when that contradicts the state, and changes nothing
+        then."""
+        handler, changed = EVENTS[type(event)]
+        self._changed, self._news = [], []
+        membership = self.membership
+        before, due = (membership.world, membership.failure), membership.deadline
+        reply = handler(self, event, now)
+        if (membership.world, membership.failure) != before:
+            changed = (*changed, Topic.ROUND, Topic.TIME)
+        elif membership.deadline != due:
+            changed = (*changed, Topic.TIME)
+        self._announce()
+        topics = dict.fromkeys((*changed, *self._changed))
+        return Effects(Nothing() if reply is None else reply, tuple(topics), tuple(self._news))
+
+    # ---- questions -------------------------------------------------------------------------------------------------
+
+    def view(self) -> JobView:
+        """The job as it stands."""
+        membership = self.membership
+        return JobView(
+            tasks=membership.views,
+            failure=membership.failure,
+            initialised=membership.initialised,
+            auxiliary_tasks=membership.side_views,
+            generation=membership.world.generation if membership.world else 0,
+            durations=dict(self.durations),
+            members=tuple(membership.members),
+            leavers=membership.leavers,
+            changes=membership.changes,
+            done=membership.done,
+            trained=membership.trained,
+        )
+
+    @property
+    def watches(self) -> bool:
+        """Whether a :class:`Tick` may find a task silent, now or later."""
+        return self._silence_limit < math.inf and self.membership.expects_heartbeats
+
+    def found(self, request: messages.Get, now: float) -> messages.Found | None:
+        """The answer to ``request`` as far as there is one."""
+        entry = self.store.newer(request.key, request.version)
+        silent = entry is None and request.presence is not None and self.is_silent(request.presence, now)
+        return messages.Found(entry, silent) if entry is not None or silent else None
+
+    def is_silent(self, presence: Presence, now: float) -> bool:
+        """Whether this process has given no sign of life for too long, or ended so long ago that it is forgotten."""
+        return self._has_forgotten(presence.name) or self._processes.is_silent(presence, now)
+
+    def segments(self, name: str) -> list[object] | None:
+        """The segments of the bytes under ``name``, as they were stored; None if there are none."""
+        count = self.store.get(blobs.count_key(name))
+        if count is None or not isinstance(count.value, int):
+            return None
+        entries = [self.store.get(blobs.segment_key(name, index)) for index in range(count.value)]
+        return [entry.value if entry is not None else None for entry in entries]
+
+    # ---- tasks and their world -------------------------------------------------------------------------------------
+
+    @_on(messages.Join)
+    def _join(self, event: messages.Join, now: float) -> None:
+        due = self.membership.deadline
+        self.membership.join(event.request, now, event.lost)
+        # The round has begun or is over. What lies between wakes none, or n joins would wake n^2 times.
+        if self.membership.deadline != due or self.membership.outcome(event.request) is not None:
+            self._changed += (Topic.ROUND, Topic.TIME)
+
+    @_on(Forsake)
+    def _forsake(self, event: Forsake, now: float) -> None:
+        del now
+        self.membership.forsake(event.task)
+
+    @_on(Admit)
+    def _admit(self, event: Admit, now: float) -> None:
+        del now
+        self.membership.admit(event.task, event.change)
+
+    @_on(CloseAdmission, Topic.ROUND)
+    def _close_admission(self, event: CloseAdmission, now: float) -> None:
+        del event
+        self.membership.close_admission(now)
+
+    @_on(messages.Leave, Topic.ROUND)
+    def _leave(self, event: messages.Leave, now: float) -> None:
+        self.membership.leave(event.task, now, event.for_good, event.why, ends=event.ends)
+
+    @_on(messages.NodeLeaves, Topic.ROUND)
+    def _node_leaves(self, event: messages.NodeLeaves, now: float) -> None:
+        self.membership.ask_to_leave(event.tasks, event.why, now, event.change)
+
+    @_on(messages.Done, Topic.ROUND)
+    def _done(self, event: messages.Done, now: float) -> None:
+        self.membership.done_training(event.task, now, again=event.again)
+
+    @_on(messages.Failing, Topic.ROUND)
+    def _failing(self, event: messages.Failing, now: float) -> None:
+        self.membership.failing(event.task, event.cause, now)
+
+    @_on(messages.Started)
+    def _started(self, event: messages.Started, now: float) -> None:
+        self.membership.started(event.task, event.node, event.pid, event.host, now)
+        self._began.setdefault(event.task, now)
+
+    @_on(messages.Exited, Topic.ROUND, Topic.ENDS)
+    def _exited(self, event: messages.Exited, now: float) -> None:
+        if not self.membership.exited(event.record, now):
+            return
+        task = TaskKey.parse(event.record.task)
+        if task in self._began:
+            self.durations.setdefault(task, now - self._began[task])
+        self._news.append(JobEvent(exited=event.record))
+        if self.membership.training_ended and self.store.get(TRAINING_ENDED) is None:
+            self._say(TRAINING_ENDED, True)
+            self._news.append(JobEvent(trained=True))
+
+    @_on(messages.Beat)
+    def _beat(self, event: messages.Beat, now: float) -> None:
+        self.membership.heartbeat(event.task, event.activity, event.info, now, event.said)
+
+    @_on(messages.CountMembers)
+    def _count_members(self, event: messages.CountMembers, now: float) -> messages.Members:
+        del event, now
+        return messages.Members(len(self.membership.members))
+
+    @_on(Tick)
+    def _tick(self, event: Tick, now: float) -> None:
+        del event
+        self._news += (JobEvent(dropped=one) for one in self.membership.expire(now).items())
+        self._news += (JobEvent(silent=one) for one in self.membership.find_silent(now, self._silence_limit).items())
+
+    def _announce(self) -> None:
+        """Asks the members to come together where a change has made that necessary."""
+        pending = self.membership.pending
+        if pending > self._announced:
+            self._announced = pending
+            self._say(PENDING, pending)
+
+    # ---- values ----------------------------------------------------------------------------------------------------
+
+    @_on(messages.Put)
+    def _put(self, event: messages.Put, now: float) -> messages.Stored:
+        del now
+        return messages.Stored(self._set(event.key, event.value))
+
+    @_on(messages.Get)
+    def _get(self, event: messages.Get, now: float) -> None:
+        """From now on, the silence of the process that is to put the value there counts."""
+        if event.presence is not None and not self._has_forgotten(event.presence.name):
+            self._processes.expect(event.presence.name, now)
+
+    @_on(messages.Remove)
+    def _remove(self, event: messages.Remove, now: float) -> None:
+        """The number of segments first, so that no reader finds half of them."""
+        del now
+        count = len(self.segments(event.name) or ())
+        self.store.remove(blobs.count_key(event.name))
+        for index in range(count):
+            self.store.remove(blobs.segment_key(event.name, index))
+
+    def _set(self, key: str, value: object) -> int:
+        version = self.store.put(key, value)
+        self._changed.append(StoreKey(key))
+        node = node_of(key, end_key)
+        if node is not None:
+            self._end_node(node)
+        return version
+
+    def _say(self, key: str, value: object) -> None:
+        with suppress(Refusal):  # the store is full; not the caller's fault
+            self._set(key, value)
+
+    # ---- nodes -----------------------------------------------------------------------------------------------------
+
+    @_on(messages.Enroll, Topic.NODES)
+    def _enroll(self, event: messages.Enroll, now: float) -> messages.Enrolled:
+        del now
+        return messages.Enrolled(self.nodes.add(event.token, event.facts))
+
+    @_on(messages.Alive)
+    def _alive(self, event: messages.Alive, now: float) -> None:
+        self._processes.heard(event.name, now)
+        for beat in event.beats:
+            self._beat(beat, now)
+
+    @_on(messages.FindGone)
+    def _find_gone(self, event: messages.FindGone, now: float) -> messages.Gone:
+        return messages.Gone(tuple(number for number in event.nodes if self._has_gone(number, event.limit, now)))
+
+    def _has_gone(self, number: int, limit: float, now: float) -> bool:
+        name = node_name(number)
+        if self._has_forgotten(name) or self.store.get(end_key(number)) is not None:
+            return True
+        self._processes.expect(name, now)
+        return self._processes.is_silent(Presence(name, limit, limit), now)
+
+    def _has_forgotten(self, name: str) -> bool:
+        """Whether this is the name of a node that has ended so long ago that nothing is known of it any longer."""
+        number = node_of(name, node_name)
+        return number is not None and number < self.nodes.count and number not in self.nodes
+
+    def _end_node(self, number: int) -> None:
+        """Of the nodes that have ended only the newest ones are known."""
+        oldest = self.nodes.end(number)
+        if oldest is None:
+            return
+        self._processes.forget(node_name(oldest))
+        self.store.remove(end_key(oldest))
+        for order in itertools.count():
+            key = item_key(orders_key(oldest), order)
+            if self.store.get(key) is None:
+                break
+            self.store.remove(key)
+
+    @_on(messages.Show)
+    def _show(self, event: messages.Show, now: float) -> None:
+        del now
+        self.output.add(event.piece)

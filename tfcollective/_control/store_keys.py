@@ -1,0 +1,45 @@
+"""The keys of the store that the coordinator, launchers, agents and ranks agree on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from tfcollective._base.tasks import TaskKey
+
+TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+MODULES = "modules"  # the blob with the names of the modules that a warm spare is to import, with commas
+PENDING = "world/pending"  # the key of the generation for which the members are to come together
+_NODE = "node/"
+
+
+def node_name(number: int) -> str:
+    """The name under which the agent of the node with this number gives signs of life."""
+    return f"{_NODE}{number}"
+
+
+def end_key(number: int) -> str:
+    """Where that agent says how it has ended."""
+    return f"{_NODE}{number}/end"
+
+
+def orders_key(number: int) -> str:
+    """Where a node that the launcher holds no pipe to finds its orders."""
+    return f"{_NODE}{number}/orders"
+
+
+def item_key(key: str, number: int) -> str:
+    """Returns the key of item `number` (from 0) of an :class:`~tfcollective._control.client.channel.OrderQueue`: one
+    key each, since a list of all would be sent again with each item, until it is too long for a message."""
+    return f"{key}/{number}"
+
+
+def node_of(text: str, form: Callable[[int], str]) -> int | None:
+    """The number for which ``form``, one of the functions above, gives this text; None if there is none."""
+    number = "".join(itertools.takewhile(str.isdecimal, text.removeprefix(_NODE)))
+    return int(number) if number and text == form(int(number)) else None
+
+
+def experiment_key(task: TaskKey) -> str:
+    """The key under which a trainer says where its experiment writes: ``{"directory": path or null}``."""
+    return f"experiment/{task}"
