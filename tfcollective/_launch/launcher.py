@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from tfcollective._base.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.verdict import Rules, Standing, Verdict, verdict
+from tfcollective._control.state.changes import WorldChange
 from tfcollective._control.state.job import JobView
-from tfcollective._control.state.membership import WorldChange
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan, describe
 from tfcollective._launch.plan.spec import JobSpec

@@ -1,6 +1,8 @@
 """What follows from what a coordinator hears: the news for ranks and for the launcher."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from manual_clock import ManualClock
 
 from tfcollective._base.failures import ExitRecord
@@ -8,7 +10,7 @@ from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._control import messages
 from tfcollective._control.messages import JoinRequest, Refusal
 from tfcollective._control.serve.service import JobService
-from tfcollective._control.state.events import Effects, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.events import Admit, CloseAdmission, Effects, JobEvent, StoreKey, Tick, Topic
 from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
@@ -81,3 +83,70 @@ def test_the_end_of_a_round_and_a_new_deadline_are_effects_of_whatever_brings_th
 def test_every_request_has_a_handler():
     service = JobService(Job("job", Membership(workers(1), 60.0), Store(4000)), ManualClock())
     assert [kind for kind in messages.Request.__subclasses__() if not service.serves(kind.path)] == []
+
+
+TASKS = st.integers(0, 3).map(task)
+REQUESTS = st.one_of(
+    st.builds(
+        lambda index, world, lost: messages.Join(
+            JoinRequest(task(index), 3, "node", 100 + index, f"{index}-{world}"), 0.0, lost
+        ),
+        st.integers(0, 3),
+        st.integers(1, 3),
+        st.none() | st.integers(0, 3),
+    ),
+    st.builds(messages.Leave, TASKS, st.booleans(), st.just("why"), st.booleans()),
+    st.builds(messages.NodeLeaves, st.lists(TASKS, max_size=2, unique=True).map(tuple), st.just("why")),
+    st.builds(messages.Done, TASKS, st.booleans()),
+    st.builds(messages.Failing, TASKS, st.just("an error")),
+    st.builds(messages.Started, TASKS, st.just("node"), st.just(7)),
+    st.builds(lambda index, code: messages.Exited(ended(index, code)), st.integers(0, 3), st.sampled_from([0, 9])),
+    st.builds(messages.Beat, TASKS, st.just("running"), st.just({"completed": 1})),
+    st.builds(messages.Put, st.sampled_from(["a", "node/0/end"]), st.integers()),
+)
+OTHERS = st.sampled_from([Tick(), CloseAdmission(), Admit(task(3))])
+BOUNDS = st.sampled_from([None, Bounds(1, 3, 3, 5.0), Bounds(2, 3, 4, 5.0, 7.0, changes=1)])
+
+
+def apply(job, event, now):
+    """The effects, None if it was refused; those that wait were woken for what has changed."""
+    before, due = job.view(), job.membership.deadline
+    try:
+        effects = job.apply(event, now)
+    except Refusal:
+        assert job.view() == before, "refused, and changed something"
+        return None
+    after = job.view()
+    if (after.generation, after.failure) != (before.generation, before.failure):
+        assert {Topic.ROUND, Topic.TIME} <= set(effects.changed)
+    assert job.membership.deadline == due or Topic.TIME in effects.changed
+    assert after.generation in (before.generation, before.generation + 1)
+    assert before.failure is None or after.failure == before.failure
+    return effects
+
+
+@given(BOUNDS, st.lists(st.tuples(REQUESTS | OTHERS, st.sampled_from([0.0, 0.5, 5.0, 10.0])), max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_events_in_any_order_have_whole_effects_and_come_twice_without_harm(bounds, events):
+    job, now, admitted = Job("job", Membership(workers(3), 10.0, bounds=bounds), Store(4000), 20.0), 1.0, False
+    pending, news = 0, []
+    for event, seconds in events:
+        now += seconds
+        if isinstance(event, Admit):
+            if admitted:
+                continue
+            admitted = True
+        effects = apply(job, event, now)
+        news += () if effects is None else effects.news
+        if effects is not None and isinstance(event, messages.Request):
+            view = job.view()
+            again = apply(job, event, now)
+            assert job.view() == view
+            assert again is None or again.news == ()
+        entry = job.store.get(PENDING)
+        assert job.membership.pending <= (entry.value if entry else 0)
+        pending, before = (entry.value if entry else 0), pending
+        assert pending >= before
+    ends = [one.exited.task for one in news if one.exited is not None]
+    assert len(ends) == len(set(ends)) or bounds is None  # of a fixed job a task may come again after its end
+    assert sum(one.trained for one in news) <= 1

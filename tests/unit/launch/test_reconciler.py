@@ -10,7 +10,7 @@ from launching import until
 
 from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import EVALUATOR, TaskKey, workers
-from tfcollective._control.state.membership import WorldChange
+from tfcollective._control.state.changes import WorldChange
 from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective._launch.elastic.reconciler import Reconciler
 from tfcollective._launch.plan.hosts import Host

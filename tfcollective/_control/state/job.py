@@ -18,9 +18,10 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._control import messages
 from tfcollective._control.messages import Nothing, Presence, Refusal
 from tfcollective._control.state import blobs
+from tfcollective._control.state.changes import WorldChange
 from tfcollective._control.state.enrolments import Enrolments
 from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
-from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskView, WorldChange
+from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskView
 from tfcollective._control.state.output_log import OutputLog
 from tfcollective._control.state.processes import Processes
 from tfcollective._control.state.store import Store

@@ -19,6 +19,7 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._base.verdict import first_cause
 from tfcollective._control.messages import JoinRequest, Refusal
+from tfcollective._control.state.changes import WorldChange, WorldChanges
 from tfcollective._control.state.rounds import Absence, Bounds, Failure, Rounds
 
 _WHY_GONE = {
@@ -96,45 +97,6 @@ class TaskView:
         return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
-#: What ranks do in a new world before they go on: see :class:`tfcollective._runtime.change_times.ChangeTimes`.
-PHASES_AFTER = ("connect", "sync", "first_step")
-
-
-@dataclass(frozen=True)
-class WorldChange:
-    """How one world followed another.
-
-    Attributes:
-        generation: of the new one.
-        size: of the new one.
-        lost: the members of the old one that are not in it.
-        joined: its members that were not in the old one.
-        seconds: from the first news of the change until all its members had come.
-        cause: what has become of those that are lost, in words; empty when none is.
-        at: when all had come, on the coordinator's monotonic clock.
-        detect: how much of ``seconds`` had passed when the first member came.
-        after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
-    """
-
-    generation: int
-    size: int
-    lost: tuple[TaskKey, ...]
-    joined: tuple[TaskKey, ...]
-    seconds: float
-    cause: str = ""
-    at: float = 0.0
-    detect: float = 0.0
-
-    after: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def phases(self) -> Mapping[str, float]:
-        """Seconds by phase, in their order: ``detect`` until the first member came, ``agree`` until all had, and what
-        followed."""
-        after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
-        return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
-
-
 @dataclass(frozen=True)
 class _Due:
     """Until when a process has to have done something, and why it is killed then. ``stopped`` is how much of the time
@@ -182,17 +144,12 @@ class Membership:
         self._bounds = bounds or Bounds.fixed(len(ordered))
         self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation, longest_gap=longest_gap)
         self._members: dict[TaskKey, Member] = {}  # of the world
-        self._members_left = 0  # how many of them have not ended
         self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
         self._overdue: dict[TaskKey, _Due] = {}  # what their processes have yet to do, or are killed
         self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
         self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
-        self._over = False  # training
         self._later: set[TaskKey] = set()  # those that were admitted while the job ran
-        self._changes: list[WorldChange] = []
-        self._after: dict[int, dict[str, float]] = {}  # generation -> phase -> seconds
-        self._disturbed: float | None = None  # since when a change of the world is under way
-        self._first_came: float | None = None  # a member, to this change
+        self._changes = WorldChanges()
         self._generation = first_generation - 1  # of the world that the views know
         self._failure: RendezvousFailure | None = None
         self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
@@ -232,10 +189,7 @@ class Membership:
     @property
     def changes(self) -> tuple[WorldChange, ...]:
         """How the worlds after the first one came about."""
-        return tuple(
-            replace(one, after=self._after.get(one.generation, {}), cause=one.cause or self._cause(one.lost))
-            for one in self._changes
-        )
+        return self._changes.all(self._cause)
 
     @property
     def bounds(self) -> Bounds:
@@ -276,7 +230,7 @@ class Membership:
     def training_ended(self) -> bool:
         """Whether rank 0's process has ended, and none takes its place: no checkpoint will follow."""
         first = self._views[next(iter(self._members or self._views))]
-        if first.task in self._asked and self._members_left:
+        if first.task in self._asked and not self._members_have_ended:
             return False  # its program may have ended well because it was to leave: the others show it
         return self._ended_well(first.task) or (first.ended and not self._bounds.replaces)
 
@@ -380,7 +334,8 @@ class Membership:
         if request.task in self._asked:
             return LeaveRequest(self._asked[request.task])
         overtaken = self._rounds.absence(request.task) is Absence.OVERTAKEN
-        return _TRAINED if self._over or overtaken else self._failure
+        over = self._rounds.failed is not None and self._rounds.failed.why is Failure.OVER
+        return _TRAINED if over or overtaken else self._failure
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
@@ -403,7 +358,7 @@ class Membership:
         if task in self._newcomers:
             self._hear_newcomer(task, info, now)
         if self._changes and "change" in info:
-            self._note_phases(info["change"])
+            self._changes.note_phases(info["change"])
 
     def _hear_newcomer(self, task: TaskKey, info: Mapping[str, object], now: float) -> None:
         self._newcomers.heard(task, now)
@@ -415,18 +370,6 @@ class Membership:
         if request is not None:
             self._rounds.join(request, now)
             self._note_round(now)
-
-    def _note_phases(self, said: object) -> None:
-        """What a rank says of its way into a world; the slowest counts."""
-        generation = said.get("generation") if isinstance(said, Mapping) else None
-        if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > self._generation:
-            return
-        known = dict(self._after.get(generation, {}))  # a new one: views of the job hold the one before
-        for name in PHASES_AFTER:
-            seconds = said.get(name)
-            if isinstance(seconds, int | float):
-                known[name] = max(float(seconds), known.get(name, 0.0))
-        self._after[generation] = known
 
     def find_silent(self, now: float, limit: float) -> Mapping[TaskKey, float]:
         """The members of the world, and the newcomers that have called ``init()``, that have given no heartbeat for
@@ -534,20 +477,23 @@ class Membership:
             return True
         self._views[task] = gone
         self._ended[task] = self._rounds.is_waiting(task)
-        self._judge_end(record, task)
+        self._judge_end(record)
         self._rounds.ended(task, now, well=not record.failed)
         self._note_round(now)
         return True
 
-    def _judge_end(self, record: ExitRecord, task: TaskKey) -> None:
+    def _judge_end(self, record: ExitRecord) -> None:
         """Ends an elastic job in which no other process can take the place of this one, or that has no more to do."""
         if not self._bounds.replaces:
             return
         if not self._bounds.rules.outlasts(record):
             self._rounds.end(Failure.PROGRAM)
-        self._members_left -= task in self._members
-        if self._members and not self._members_left and any(self._ended_well(one) for one in self._members):
+        if self._members and self._members_have_ended and any(self._ended_well(one) for one in self._members):
             self._rounds.end(Failure.OVER)
+
+    @property
+    def _members_have_ended(self) -> bool:
+        return all(self._views[one].ended for one in self._members)
 
     def _ended_well(self, task: TaskKey) -> bool:
         """Whether its process has completed the training."""
@@ -625,41 +571,24 @@ class Membership:
     def _note_round(self, now: float) -> None:
         """Says what has become of the round, if it is over."""
         failed, world = self._rounds.failed, self.world
-        self._over = failed is not None and failed.why is Failure.OVER
-        if failed is not None and self._failure is None and not self._over:
+        if failed is not None and self._failure is None and failed.why is not Failure.OVER:
             names = tuple(str(task) for task in self.missing)
             self._failure = RendezvousFailure(self._describe(failed.why), names, failed.why is Failure.LATE)
-        if self._disturbed is None and self._members and (self._rounds.pending or self._rounds.began):
-            self._disturbed = now
-        if self._first_came is None and self._rounds.began:
-            self._first_came = now
+        if self._members and (self._rounds.pending or self._rounds.began):
+            self._changes.under_way(now)
+        if self._rounds.began:
+            self._changes.first_came(now)
         if world is not None and world.generation != self._generation:
-            self._note_change(world, now)
+            self._changes.formed(world, self._members, self._cause, now)
             self._formed = now
             for task in [one.task for one in world.members if one.task in self._newcomers]:
                 self._newcomers.heard(task, now)
             self._generation = world.generation
             self._members = {member.task: member for member in world.members}
-            self._members_left = len(self._members)
             for task, member in self._members.items():
                 here = replace(self._views[task], state=TaskState.RUNNING, last_heartbeat=now)
                 self._keep(replace(here, rank=member.rank))
                 self._liveness.heard(task, now)
-
-    def _note_change(self, world: World, now: float) -> None:
-        began, self._disturbed = self._disturbed, None
-        came, self._first_came = self._first_came, None
-        if not self._members:
-            return
-        tasks = {member.task: member for member in world.members}
-        lost = tuple(task for task in self._members if task not in tasks)
-        joined = tuple(task for task in tasks if task not in self._members)
-        began = now if began is None else began
-        cause = self._cause(lost)
-        detect = (now if came is None else came) - began
-        self._changes.append(
-            WorldChange(world.generation, world.size, lost, joined, now - began, cause, now, max(0.0, detect))
-        )
 
     def _cause(self, lost: Sequence[TaskKey]) -> str:
         """What has become of these tasks; "" while it is not known of all of them."""

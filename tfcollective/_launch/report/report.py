@@ -8,7 +8,7 @@ from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.tasks import NO_RANK
 from tfcollective._base.verdict import in_order_of_arrival
-from tfcollective._control.state.membership import WorldChange
+from tfcollective._control.state.changes import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome
 
 _TRACEBACK = "Traceback (most recent call last):"

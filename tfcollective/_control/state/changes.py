@@ -1,0 +1,107 @@
+"""How the worlds of a job after its first one came about: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import World
+
+_Cause = Callable[[Sequence[TaskKey]], str]
+
+#: What ranks do in a new world before they go on: see :class:`tfcollective._runtime.change_times.ChangeTimes`.
+PHASES_AFTER = ("connect", "sync", "first_step")
+
+
+@dataclass(frozen=True)
+class WorldChange:
+    """How one world followed another.
+
+    Attributes:
+        generation: of the new one.
+        size: of the new one.
+        lost: the members of the old one that are not in it.
+        joined: its members that were not in the old one.
+        seconds: from the first news of the change until all its members had come.
+        cause: what has become of those that are lost, in words; empty when none is.
+        at: when all had come, on the coordinator's monotonic clock.
+        detect: how much of ``seconds`` had passed when the first member came.
+        after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
+    """
+
+    generation: int
+    size: int
+    lost: tuple[TaskKey, ...]
+    joined: tuple[TaskKey, ...]
+    seconds: float
+    cause: str = ""
+    at: float = 0.0
+    detect: float = 0.0
+
+    after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds by phase, in their order: ``detect`` until the first member came, ``agree`` until all had, and what
+        followed."""
+        after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
+        return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
+
+
+class WorldChanges:
+    """The changes so far, and the one that is under way. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._changes: list[WorldChange] = []
+        self._after: dict[int, dict[str, float]] = {}  # generation -> phase -> seconds
+        self._under_way: float | None = None  # since when the next change is
+        self._first_came: float | None = None  # a member, to it
+
+    def __bool__(self) -> bool:
+        return bool(self._changes)
+
+    def all(self, cause: _Cause) -> tuple[WorldChange, ...]:
+        """All of them; ``cause`` says what became of tasks, of which that was not known when the world formed."""
+        return tuple(
+            replace(one, after=self._after.get(one.generation, {}), cause=one.cause or cause(one.lost))
+            for one in self._changes
+        )
+
+    def under_way(self, now: float) -> None:
+        """The world is about to change; the first such news counts."""
+        if self._under_way is None:
+            self._under_way = now
+
+    def first_came(self, now: float) -> None:
+        """A member has come to the round; the first one counts."""
+        if self._first_came is None:
+            self._first_came = now
+
+    def formed(self, world: World, before: Collection[TaskKey], cause: _Cause, now: float) -> None:
+        """This world follows one with the tasks ``before``; none: it is the first. ``cause`` is as in :meth:`all`."""
+        began, self._under_way = self._under_way, None
+        came, self._first_came = self._first_came, None
+        if not before:
+            return
+        tasks = {member.task for member in world.members}
+        lost = tuple(task for task in before if task not in tasks)
+        joined = tuple(member.task for member in world.members if member.task not in before)
+        began = now if began is None else began
+        detect = (now if came is None else came) - began
+        self._changes.append(
+            WorldChange(world.generation, world.size, lost, joined, now - began, cause(lost), now, max(0.0, detect))
+        )
+
+    def note_phases(self, said: object) -> None:
+        """What a rank says of its way into a world that has formed; the slowest counts."""
+        generation = said.get("generation") if isinstance(said, Mapping) else None
+        newest = self._changes[-1].generation if self._changes else 0
+        if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > newest:
+            return
+        known = dict(self._after.get(generation, {}))  # a new one: views of the job hold the one before
+        for name in PHASES_AFTER:
+            seconds = said.get(name)
+            if isinstance(seconds, int | float):
+                known[name] = max(float(seconds), known.get(name, 0.0))
+        self._after[generation] = known
