@@ -180,6 +180,10 @@ def _wanted_sets(process_sets: Sequence[ProcessSet] | str | None) -> list[Proces
 def shutdown() -> None:
     """Leaves the world. Ranks that still wait for this one get PeerLostError. Runs at exit by itself; does nothing
     when not initialised."""
+    _leave_world()
+
+
+def _leave_world(*, process_ends: bool = False) -> None:
     global _session
     with _lock:
         session, _session = _session, None
@@ -189,7 +193,7 @@ def shutdown() -> None:
             for callback in _shutdown_callbacks:
                 callback()
         finally:
-            session.close()
+            session.close(process_ends=process_ends)
 
 
 def reopen(lost: int | None = None) -> None:
@@ -516,11 +520,7 @@ def _hook_process() -> None:
 
 
 def _end() -> None:
-    """The process ends."""
-    session = _session
-    if session is not None:
-        session.ends = True
-    shutdown()
+    _leave_world(process_ends=True)
 
 
 def _after_fork() -> None:

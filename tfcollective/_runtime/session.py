@@ -36,6 +36,7 @@ from tfcollective._runtime.interrupt import InterruptWatch
 from tfcollective._runtime.members import GLOBAL_SET, Members
 from tfcollective._runtime.native import connect_alone
 from tfcollective._runtime.objects import SealedExchange
+from tfcollective._runtime.phase import Phase, Training, next_phase
 from tfcollective._runtime.process_sets import ProcessSet, ProcessSets, global_process_set
 from tfcollective._runtime.recorder import TimelineRecorder
 from tfcollective._runtime.trainer_status import TrainerStatus
@@ -80,24 +81,16 @@ class Session:
         self.generation = joined.generation
         self._tasks = joined.tasks
         self._placement = joined.placement
-        self._communicator = joined.communicator
-        self._aside: Communicator | None = None  # that of the world, while collectives are of this rank alone
-        self._left = False
-        self._ended = False
+        self._phase = Phase.IN_WORLD if joined.settings.newcomer is None else Phase.WAITING
+        # The world's, if it has been needed, then that of this rank alone while it is apart.
+        self._communicators = [] if joined.communicator is None else [joined.communicator]
         self._change: ChangeWatch | None = None
         self.change_times = ChangeTimes(lambda times: self.publish({"change": times}))
         self.leaving = ""
         """Why this rank is to leave an elastic job at the next commit; "": it stays."""
-        self.ends = False
-        """Whether it leaves because the process ends."""
-        self.between_worlds = False
-        """Whether it has left a world and has yet to come to the next one."""
-        self.newcomer = joined.settings.newcomer is not None
-        """Whether it waits outside the world until it is ready to go on with the others."""
-        self._trainings = 0  # that are open, one within another
-        self._done = False  # whether the coordinator knows that this rank has completed one
+        self._training = Training.NONE
         self.without_state = self.newcomer and joined.placement is not None and joined.placement.rank > 0
-        """Whether it has come to a job that trains already, and has yet to take the state of the others."""
+        """True if it has come to a job that trains already, and has yet to take the state of the others."""
         self._client = joined.client
         self.pid = os.getpid()
         self._lock = threading.RLock()  # a signal handler that calls shutdown() may interrupt what holds it
@@ -114,6 +107,20 @@ class Session:
         self._recorder: TimelineRecorder | None = None
         first = joined.placement is not None and joined.placement.rank == 0
         self._trainer = TrainerStatus.of(environ_snapshot()) if first else None
+
+    @property
+    def newcomer(self) -> bool:
+        """True if it waits outside the world until it is ready to train with the others."""
+        return self._phase is Phase.WAITING
+
+    @property
+    def between_worlds(self) -> bool:
+        """See :attr:`Phase.between_worlds`."""
+        return self._phase.between_worlds
+
+    def _go(self, phase: Phase) -> None:
+        with self._lock:
+            self._phase = next_phase(self._phase, phase)
 
     @property
     def placement(self) -> Placement:
@@ -146,7 +153,7 @@ class Session:
             self._heartbeat = Heartbeat(partial(self._beat, beat), self._coordinator_lost)
             self._heartbeat.start()
         self._watch_changes()
-        if self._communicator is not None:
+        if self._communicators:
             self._interrupt = InterruptWatch(self._info, self.abort)
             self._interrupt.start()
         if self.settings.timeline is not None and self._placement is not None:
@@ -171,22 +178,25 @@ class Session:
     @property
     def trains(self) -> bool:
         """Whether a :meth:`training` is open."""
-        return self._trainings > 0
+        return self._training is Training.OPEN
 
     @contextmanager
     def training(self) -> Iterator[None]:
         """See :func:`tfcollective._runtime.training`."""
-        outermost = self._trainings == 0
-        if outermost and self._done:
+        if self.trains:  # one within another
+            yield
+            return
+        if self._training is Training.DONE:
             self._say_done(again=True)
-        if outermost:
-            self._announce_modules()
-        self._trainings += 1
+        self._announce_modules()
+        self._training = Training.OPEN
         try:
             yield
-        finally:
-            self._trainings -= 1
-        if outermost and not self.newcomer:
+        except BaseException:
+            self._training = Training.NONE
+            raise
+        self._training = Training.NONE if self.newcomer else Training.DONE
+        if not self.newcomer:
             self._say_done()
 
     def _say_failing(self, cause: str) -> None:
@@ -206,7 +216,6 @@ class Session:
         from tfcollective._control.client.channel import Channel
         from tfcollective._control.messages import Done
 
-        self._done = not again
         try:
             Channel(self._client).ask(Done(self.identity.task, again))
         except TfCollectiveError as error:  # a launcher that is gone for good ends its processes by itself
@@ -259,10 +268,10 @@ class Session:
 
         registered = self.process_sets.registered()
         sets = {number: (one, self._tasks_of(one)) for number, one in registered.items()}
-        self.between_worlds = True
         while True:
+            self._go(Phase.BETWEEN)
             self._close_process_sets()
-            self._close_communicator()
+            self._close_communicators()
             try:
                 joined = self.engine.rejoin(lost)
                 self._enter(joined)
@@ -279,7 +288,7 @@ class Session:
             except _OF_A_PEER as error:
                 _LOG.warning("the world changes again: %s", error)
                 lost = lost_rank(error)
-        self.between_worlds = False
+        self._go(Phase.IN_WORLD)
         self._watch_changes()
 
     def _tasks_of(self, process_set: ProcessSet) -> tuple[TaskKey, ...]:
@@ -302,15 +311,16 @@ class Session:
         self._tasks = joined.tasks
         self._placement, self.homogeneous, self.generation = joined.placement, joined.homogeneous, joined.generation
         self.sealed.enter(joined.generation)
-        self.newcomer = False
         self.__dict__.pop("members", None)
+        new = [] if joined.communicator is None else [joined.communicator]
         with self._lock:
-            ended = self._ended
+            ended = self._phase is Phase.ENDED
             if not ended:
-                self._communicator, self._left = joined.communicator, False
+                self._go(Phase.ENTERING)
+                self._communicators = new
         if ended:
-            if joined.communicator is not None:
-                joined.communicator.close(TIMING.leave_broken)
+            for communicator in new:
+                communicator.close(TIMING.leave_broken)
             raise StateError("this process has left the job while it waited for the next world")
         global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
 
@@ -320,15 +330,17 @@ class Session:
         when the world has changed must not meet what others do in it."""
         alone = connect_alone(self.settings)
         with self._lock:
-            self._aside = world = self._communicator
-            self._communicator = alone
+            self._communicators.append(alone)
         alone.publish(GLOBAL_SET)
         try:
             yield
         finally:
             with self._lock:
-                self._communicator, self._aside = world, None
-            if world is not None:
+                here = alone in self._communicators
+                if here:
+                    self._communicators.remove(alone)
+                world = self._communicators[-1] if self._communicators else None
+            if here and world is not None:
                 world.publish(GLOBAL_SET)
             alone.close(TIMING.leave)
 
@@ -336,13 +348,13 @@ class Session:
         """The communicator; made now if the world has one rank. Raises StateError for an auxiliary task, and at the
         end."""
         with self._lock:
-            if self._communicator is None:
+            if not self._communicators:
                 if self._placement is None:
                     raise self._outside()
-                if self._left:
+                if self._phase in (Phase.BETWEEN, Phase.ENDED):
                     raise StateError("this process has left the world")
-                self._communicator = connect_alone(self.settings)
-            return self._communicator
+                self._communicators.append(connect_alone(self.settings))
+            return self._communicators[-1]
 
     def publish(self, info: Mapping[str, object]) -> None:
         """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
@@ -426,8 +438,7 @@ class Session:
 
     def _open_communicators(self) -> list[Communicator]:
         """The world's first, then those of process sets."""
-        world = [one for one in (self._aside, self._communicator) if one is not None]
-        return [one for one in (*world, *self.process_sets.communicators()) if not one.closed]
+        return [one for one in (*self._communicators, *self.process_sets.communicators()) if not one.closed]
 
     def _info(self) -> CommunicatorInfo | None:
         """The world's state, with the operations of all communicators; None where there is none, as between worlds."""
@@ -443,10 +454,9 @@ class Session:
             pending=sum(info.pending for info in infos),
         )
 
-    def close(self) -> None:
+    def close(self, *, process_ends: bool = False) -> None:
         """Leaves the world: ends the watching threads, closes the communicators and tells the coordinator."""
-        with self._lock:
-            self._ended = True
+        self._go(Phase.ENDED)
         self._crash.remove()
         self.stop_timeline()
         if self._interrupt is not None:
@@ -458,9 +468,9 @@ class Session:
         if self._trainer is not None:
             self._trainer.close()
         self._close_process_sets()
-        self._close_communicator()
+        self._close_communicators()
         if self._client is not None:
-            self._leave(self._client)
+            self._leave(self._client, process_ends=process_ends)
 
     def forget(self) -> None:
         """In a forked child: give nothing back, it is the parent's."""
@@ -476,27 +486,26 @@ class Session:
         global_process_set._forget()
         global_process_set.ranks = None
 
-    def _close_communicator(self) -> None:
+    def _close_communicators(self) -> None:
         with self._lock:
-            # What is held by it, connections and shared memory, does not wait for the end of the session, which others
-            # may still refer to.
-            communicator, self._communicator, self._left = self._communicator, None, True
-        if communicator is None:
-            return
-        broken = communicator.info().broken
-        timeout = TIMING.leave_broken if broken else TIMING.leave
-        try:
-            if self.placement.size > 1 or self.settings.elastic:
-                communicator.withdraw(GLOBAL_SET)
-            communicator.close(timeout)
-        except TfCollectiveError as error:
-            _LOG.warning("leaving the world: %s", error)
+            # What is held by them, connections and shared memory, does not wait for the end of the session, which
+            # others may still refer to.
+            communicators, self._communicators = self._communicators, []
+        for communicator in reversed(communicators):
+            broken = communicator.info().broken
+            timeout = TIMING.leave_broken if broken else TIMING.leave
+            try:
+                if self.placement.size > 1 or self.settings.elastic:
+                    communicator.withdraw(GLOBAL_SET)
+                communicator.close(timeout)
+            except TfCollectiveError as error:
+                _LOG.warning("leaving the world: %s", error)
 
-    def _leave(self, client: CoordinatorClient) -> None:
+    def _leave(self, client: CoordinatorClient, *, process_ends: bool) -> None:
         from tfcollective._control.messages import Leave
 
         try:
-            client.call(Leave(self.identity.task, bool(self.leaving), self.leaving, self.ends))
+            client.call(Leave(self.identity.task, bool(self.leaving), self.leaving, process_ends))
         except TfCollectiveError as error:
             _LOG.debug("the coordinator did not hear us leave: %s", error)
         client.close()

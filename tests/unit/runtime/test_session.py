@@ -183,7 +183,18 @@ def test_what_ends_the_world_ends_it_also_while_a_rank_is_apart(monkeypatch: pyt
     with pytest.raises(CollectiveCancelledError, match="the program failed"):
         world.barrier()
     assert alone is not world
+    assert session.communicator() is world
     session.close()
+
+
+def test_a_rank_that_leaves_while_it_is_apart_leaves_the_world_too() -> None:
+    _, session = elastic_session()
+    world = session.communicator()
+    with session.apart():
+        session.close()
+    assert world.closed
+    with pytest.raises(StateError, match="has left the world"):
+        session.communicator()
 
 
 def test_each_outermost_training_ends_with_word_to_the_coordinator() -> None:
