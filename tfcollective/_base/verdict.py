@@ -211,6 +211,15 @@ def first_cause(records: Iterable[ExitRecord]) -> ExitRecord | None:
     return min(candidates, key=place, default=None)
 
 
+def first_to_end(records: Sequence[ExitRecord], orderly: Collection[str]) -> ExitRecord:
+    """Returns the end that the other members met first: :func:`first_cause`, unless all failures are consequences and
+    one of the tasks ended in an ``orderly`` way, without failing or after it had left. ``records`` has at least one."""
+    cause = first_cause(records)
+    if cause is None or cause.consequence:
+        return next((one for one in records if one.task in orderly), cause or records[0])
+    return cause
+
+
 def in_order_of_arrival(records: Iterable[ExitRecord]) -> list[ExitRecord]:
     """The failures among the records, as the coordinator has heard of them."""
     return sorted((record for record in records if record.failed), key=_arrival)

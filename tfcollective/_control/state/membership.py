@@ -17,7 +17,7 @@ from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey, trainers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
-from tfcollective._base.verdict import first_cause
+from tfcollective._base.verdict import first_cause, first_to_end
 from tfcollective._control.messages import JoinRequest, Refusal
 from tfcollective._control.state.changes import WorldChange, WorldChanges
 from tfcollective._control.state.rounds import Absence, Bounds, Failure, Rounds
@@ -440,13 +440,8 @@ class Membership:
         """A trainer of an elastic job ends by an error of the program: so does the job, at once, unless the error costs
         this rank alone. A process that hangs on its way out does not keep the others waiting."""
         view = self._known(task)
-        if (
-            not self._bounds.replaces
-            or task in self._side_views
-            or view.ended
-            or task in self._asked
-            or self._rounds.absence(task) is not None
-        ):
+        goes = task in self._asked or self._rounds.absence(task) is not None
+        if not self._bounds.replaces or task in self._side_views or view.ended or goes:
             return
         if task not in self._failing:
             self._failing[task] = cause
@@ -508,17 +503,10 @@ class Membership:
         ended = sorted((self._views[task] for task in self._ended if task in self._members), key=lambda view: view.rank)
         if not ended:
             return None
-        view = self._first_to_end(ended)
-        how = "ended" if view.exit is None else view.exit.how
-        return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {how}"
-
-    def _first_to_end(self, ended: Sequence[TaskView]) -> TaskView:
-        """The task whose failure came first; where all failures are consequences, one that has left in order."""
-        cause = first_cause(view.exit for view in ended if view.exit is not None)
-        well = [view for view in ended if view.state is TaskState.EXITED]
-        if cause is None or (cause.consequence and well):
-            return well[0]
-        return self._known(TaskKey.parse(cause.task))
+        orderly = [str(view.task) for view in ended if view.state is TaskState.EXITED]
+        first = first_to_end([view.exit for view in ended if view.exit is not None], orderly)
+        view = self._known(TaskKey.parse(first.task))
+        return view.rank, f"rank {view.rank} ({view.task}, pid {view.pid}) {first.how}"
 
     def expire(self, now: float) -> Mapping[TaskKey, str]:
         """Ends the waits whose time is over. Returns the members that take part no longer, and why: their processes
