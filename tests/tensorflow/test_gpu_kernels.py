@@ -291,7 +291,7 @@ def test_a_step_that_ends_between_start_and_done_leaves_no_more_than_two_buckets
 
 def test_without_a_compiler_the_error_says_what_to_do(tmp_path: Path) -> None:
     folder = gpu_kernels.tensorflow_folder()
-    with pytest.raises(ConfigError, match=r"there is no compiler \(no-such-compiler\)\. Install g\+\+") as raised:
+    with pytest.raises(ConfigError, match=r"no compiler was found \(no-such-compiler\)\. Install g\+\+") as raised:
         tf_gpu.compile_kernels(folder, core(), tmp_path / "x.so", compilers=("no-such-compiler",))
     assert "TFCOLLECTIVE_GPU_KERNELS=0" in str(raised.value)
 

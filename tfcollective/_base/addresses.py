@@ -15,7 +15,7 @@ _DISCARD_PORT = 9
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host is written as this machine's loopback interface; other names are not looked up."""
+    """True if a host is written as this machine's loopback interface; other names are not looked up."""
     return host == "localhost" or is_loopback(host)
 
 
@@ -34,16 +34,16 @@ def resolve(host: str) -> tuple[str, ...]:
 
 
 def is_own_address(address: str) -> bool:
-    """Whether an interface of this machine has the address.
+    """True if an interface of this machine has the address.
 
-    Asked of the routes: packets to an own address leave from that address. (Binding to it would prove nothing where
+    The routing table tells: packets to an own address leave from that address. (Binding to it would prove nothing where
     ``net.ipv4.ip_nonlocal_bind`` is set.)
     """
     return is_loopback(address) or _source_for(address) == address
 
 
 def is_own_host(host: str) -> bool:
-    """Whether a host is this machine."""
+    """True if a host is this machine."""
     return any(is_own_address(address) for address in resolve(host))
 
 

@@ -18,7 +18,7 @@ _Name = TypeVar("_Name", bound=Hashable)
 
 
 class Clock(Protocol):
-    """Where time comes from. All values are seconds."""
+    """The source of time. All values are seconds."""
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary fixed moment; never goes back."""
@@ -70,7 +70,7 @@ class Deadline:
         return max(0.0, self.at - clock.monotonic())
 
     def expired(self, clock: Clock = SYSTEM_CLOCK) -> bool:
-        """Whether the moment has come."""
+        """True if the moment has come."""
         return clock.monotonic() >= self.at
 
 
@@ -95,22 +95,22 @@ class LivenessTracker(Generic[_Name]):
         return name in self._heard
 
     def heard(self, name: _Name, now: float) -> None:
-        """It has given a sign of life; from the first on it is expected to give more."""
+        """Records a heartbeat of ``name``; from the first one on, more are expected."""
         self._advance(now)
         self._heard.pop(name, None)
         self._heard[name] = self._listened
 
     def forget(self, name: _Name) -> None:
-        """Further signs are not expected of it."""
+        """Expects no further heartbeats of ``name``."""
         self._heard.pop(name, None)
 
     def silence(self, name: _Name, now: float) -> float:
-        """For how long it has given none; KeyError when none are expected."""
+        """Returns how long ``name`` has sent no heartbeat; KeyError when none are expected of it."""
         self._advance(now)
         return self._listened - self._heard[name]
 
     def silent(self, limit: float, now: float) -> tuple[_Name, ...]:
-        """Those that have given none for ``limit`` seconds or longer, the longest silence first."""
+        """Returns the names without a heartbeat for ``limit`` seconds or longer, the longest silence first."""
         self._advance(now)
         return tuple(takewhile(lambda name: self._listened - self._heard[name] >= limit, self._heard))
 
@@ -138,10 +138,10 @@ def on_thread(call: Callable[[], _Result], name: str) -> Future[_Result]:
 
 
 def poll(look: Callable[[], _Result | None], seconds: float, pause: float) -> _Result | None:
-    """What ``look`` returns once that is not None, or None after so many seconds.
+    """Calls ``look`` until it returns something other than None, and returns that; None after so many seconds.
 
-    For what gives no notice: files of any file system, platforms without a call that waits. ``pause`` is the time
-    between two looks; the last look is at the end of the time.
+    Meant for sources without notifications: files of any file system, platforms without a call that waits. ``pause`` is
+        the time between two calls; the last call is at the end of the time.
     """
     deadline = Deadline.after(seconds)
     while True:
@@ -154,7 +154,7 @@ def poll(look: Callable[[], _Result | None], seconds: float, pause: float) -> _R
 
 @contextmanager
 def every(seconds: float, call: Callable[[], object], name: str) -> Iterator[None]:
-    """While it is open, ``call`` is made every so many seconds on a daemon thread named ``name``.
+    """Makes ``call`` every so many seconds on a daemon thread named ``name`` while the context is open.
 
     A call that hangs is left behind at the end. ``call`` handles its own errors.
     """

@@ -64,9 +64,9 @@ def from_document(document: object, kind: type[_T], what: str) -> _T:
 
 
 def _prepare(kind: object) -> None:
-    """Has msgspec read the annotations of ``kind`` and of all classes in it, by one thread at a time.
+    """Lets msgspec read the annotations of ``kind`` and of all classes in it, one thread at a time.
 
-    msgspec does that when it first meets a class and lets other threads see the result before it is whole: they crash.
+    msgspec does so at the first use of a class, and exposes the unfinished result to other threads, which crash.
     """
     if kind not in _prepared:
         with _lock:

@@ -22,7 +22,7 @@ def raise_limit() -> None:
 
 @contextmanager
 def many_descriptors() -> Iterator[None]:
-    """While it is open the soft limit is the hard one; afterwards it is what it was. May be open several times."""
+    """Raises the soft limit to the hard one while the context is open, and restores it afterwards. May be nested."""
     global _users, _usual
     with _lock:
         if _users == 0:

@@ -1,4 +1,4 @@
-"""Every error that tfcollective raises on purpose.
+"""The errors that tfcollective raises on purpose.
 
 Errors are data: decide by type, `code`, `rank` or `peer`, never by the text. The native codes and their
 meaning are in ``tfcollective.h``; only :mod:`tfcollective._runtime.native_library` maps codes to these classes.
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class Code(IntEnum):
-    """What went wrong, as in the C header."""
+    """The kind of an error, as in the C header."""
 
     OK = 0
     INVALID_ARGUMENT = 1
@@ -81,7 +81,7 @@ class InvalidArgumentError(CollectiveError, ValueError):
 
 
 class StateError(CollectiveError, RuntimeError):
-    """Not initialised, or closed already."""
+    """The object or the runtime is not initialised, or is already closed."""
 
     code = Code.FAILED_PRECONDITION
 
@@ -129,7 +129,7 @@ class DeviceError(CollectiveError):
 
 
 class ResourceExhaustedError(CollectiveError):
-    """No memory, descriptors, ports or channels left."""
+    """The process or its host is out of memory, descriptors, ports or channels."""
 
     code = Code.RESOURCE_EXHAUSTED
 

@@ -1,4 +1,4 @@
-"""What our programs return when they do not hand on a worker's own code: the one table."""
+"""The exit codes of our programs where they do not pass on a worker's own: the only table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIGNAL_BASE = 128
 
 
 class ExitCode(IntEnum):
-    """As far as there are names in ``sysexits.h``, the numbers are the same."""
+    """Exit codes of our programs. Those with a name in ``sysexits.h`` have its number."""
 
     OK = 0
     USAGE = 64  # wrong usage or configuration
@@ -44,7 +44,7 @@ _OF_ERRORS: tuple[tuple[type[TfCollectiveError], ExitCode], ...] = (
 
 
 def code_of(error: TfCollectiveError) -> ExitCode:
-    """What one of our programs returns when this error ends it."""
+    """Returns the exit code of a program of ours that this error ends."""
     return next(code for kind, code in _OF_ERRORS if isinstance(error, kind))
 
 

@@ -1,4 +1,4 @@
-"""What a function that runs in every task may return in place of a result: something to train and to evaluate."""
+"""Experiments: what a function that runs in every task may return in place of a result, to be trained and evaluated."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Trainable(ABC):
         raise UnsupportedError(f"a {type(self).__name__} is not evaluated beside training: leave the evaluator out")
 
     def output_dir(self) -> str | None:
-        """Where it writes what TensorBoard can show; None: nowhere."""
+        """The folder to which it writes what TensorBoard can show; None: it writes nothing."""
         return None

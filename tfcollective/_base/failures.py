@@ -45,7 +45,7 @@ _MAX_CAUSE = 500
 
 
 class ErrorKind(str, Enum):
-    """What brought about an exception."""
+    """The origin of an exception."""
 
     OWN = "own"  # its program; another start may do without it
     PERMANENT = "permanent"  # its program, and it comes again however often that is started
@@ -55,7 +55,7 @@ class ErrorKind(str, Enum):
 
 @dataclass(frozen=True)
 class ExceptionRecord:
-    """What a worker knows about its own failure.
+    """A worker's own account of its failure.
 
     Attributes:
         type: the class name of the exception.
@@ -64,10 +64,9 @@ class ExceptionRecord:
         cause: the line of its text that says what was wrong.
         folded: the traceback without the frames of frameworks.
         time: when it was raised to the top, in seconds on the monotonic clock of its host.
-        kind: what brought it about.
-        blames: the rank whose end brought it about, or that did not come to a collective in time, as far as the error
-            says so; or None.
-        final: whether it has ended the process; False: ``init()`` raised it, and the program may have caught it.
+        kind: its origin.
+        blames: the rank whose end caused it, or that was late for a collective, if the error names one; or None.
+        final: True if it ended the process; False: ``init()`` raised it, and the program may have caught it.
     """
 
     type: str
@@ -82,26 +81,25 @@ class ExceptionRecord:
 
     @property
     def in_short(self) -> str:
-        """In a line: the class and what was wrong."""
+        """Returns one line: the class of the exception and what was wrong."""
         cause = self.cause or self.message.partition("\n")[0]
         return f"{self.type}: {cause}" if cause else self.type
 
 
 class ExitReason(str, Enum):
-    """What brought about the end of a process, as far as those know who saw it. What the process says itself is in
-    :attr:`ExitRecord.exception`."""
+    """Why a process ended, as its observers saw it. Its own account is in :attr:`ExitRecord.exception`."""
 
     ENDED = "ended"  # it ended by itself, or was killed for what it did or did not do
     PEER = "peer"  # another task's failure, as a program says that leaves no record of an exception
     STOPPED = "stopped"  # its agent, because another task failed, or on request
     DISMISSED = "dismissed"  # the launcher: training was over before it came to a world
-    NOT_STARTED = "not started"  # its node was to be taken away, or was gone
-    LOST = "lost"  # its node is gone: nobody has seen its end
+    NOT_STARTED = "not started"  # its node was preempted, or gone
+    LOST = "lost"  # its node is gone: its end was not observed
 
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """How one task's process ended.
+    """The end of one task's process.
 
     Attributes:
         task: its role, as text.
@@ -112,10 +110,10 @@ class ExitRecord:
         signal: the signal that ended it, or None.
         time: when it failed, in seconds on the monotonic clock of its host: of its exception if known, else of its end;
             infinite where no agent has seen that.
-        reason: what brought it about.
+        reason: why it ended.
         note: how it ended, if there is more to say than code and signal, or how its node was lost; empty otherwise.
         stderr_tail: its last lines of stderr.
-        exception: what it said itself, if it did.
+        exception: its own account, if it gave one.
         leaving: True while draining before a preemption; a failure then does not fail the job.
         hint: what may explain the end, for people; empty otherwise.
         seen: when its report reached the coordinator, in seconds on the coordinator's monotonic clock; 0 before that.
@@ -176,7 +174,7 @@ class ExitRecord:
 
     @property
     def _was_ending(self) -> bool:
-        """Whether a signal has ended a process that an exception had ended already, but for what it does at its end."""
+        """True if a signal ended the process during its shutdown, after an exception had already ended the program."""
         return self.signal is not None and self._kind not in (None, ErrorKind.INTERRUPT)
 
     @property
@@ -189,9 +187,9 @@ class ExitRecord:
 
     @property
     def how(self) -> str:
-        """In words: ``exited with code 3`` or ``was killed by SIGKILL``."""
+        """Returns the end in words: ``exited with code 3`` or ``was killed by SIGKILL``."""
         if self.reason is ExitReason.NOT_STARTED:
-            return "was not started: its node is to be taken away"
+            return "was not started: its node is being preempted"
         if self.reason is ExitReason.LOST:
             return f"was lost with its host: {self.note}" if self.note else "was lost with its host"
         if self.note:
@@ -237,12 +235,12 @@ def begin_call(path: str) -> None:
 
 
 def end_call(path: str) -> None:
-    """It has returned, and left what it returned where it belongs."""
+    """Records that the function has returned, and that its result is where it belongs."""
     _note_of_call(path).unlink(missing_ok=True)
 
 
 def is_in_call(path: str) -> bool:
-    """Whether the process that the record in ``path`` belongs to has ended within such a function."""
+    """True if the process that the record in ``path`` belongs to has ended within such a function."""
     return _note_of_call(path).exists()
 
 
@@ -252,7 +250,7 @@ def note_member(path: str) -> None:
 
 
 def forget_member(path: str) -> None:
-    """It has left the job. Nothing if the note is another process's."""
+    """Removes the note of a process that has left the job. Does nothing if the note is another process's."""
     if member(path) == os.getpid():
         _note_of_member(path).unlink(missing_ok=True)
 
@@ -317,7 +315,7 @@ def _folded(error: BaseException) -> str:
 
 
 def _shortened(text: str, limit: int) -> str:
-    """Both ends of a long text: a traceback begins with where, and ends with what."""
+    """Returns both ends of a long text: a traceback begins with the place and ends with the error."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -325,7 +323,7 @@ def _shortened(text: str, limit: int) -> str:
 
 
 def kind_of(error: BaseException) -> ErrorKind:
-    """What the type of an error says that brought it about."""
+    """Returns the origin of an error, by its type."""
     if isinstance(error, KeyboardInterrupt):
         return ErrorKind.INTERRUPT
     if isinstance(error, CollectiveError):

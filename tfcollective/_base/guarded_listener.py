@@ -1,4 +1,4 @@
-"""Listeners that nobody who lacks the job key can end or fill up.
+"""Listeners that a peer without the job key can neither end nor fill up.
 
 A connection that says nothing never becomes a request that could be refused: it would hold a descriptor for as long as
 it likes, and once there is none left, no other connection can be accepted.
@@ -27,7 +27,7 @@ _Connection = TypeVar("_Connection", bound=Hashable)
 
 
 class UnauthenticatedLimit(Generic[_Connection]):
-    """Decides which connections are to be ended because they have not proved the job key in time. Pure: takes the time.
+    """Decides which connections to end because they have not proved the job key in time. Pure: takes the time.
 
     A connection is not ended because others come before it had time for a request: it may be that of a rank. Of the
     time between two calls no more than ``look`` counts, so that one that answers at once stays however slow this
@@ -51,15 +51,15 @@ class UnauthenticatedLimit(Generic[_Connection]):
         return len(self._waiting)
 
     def opened(self, connection: _Connection, now: float) -> None:
-        """It has come at this time."""
+        """Records a new connection, opened at this time."""
         self._waiting.heard(connection, now)
 
     def ended(self, connection: _Connection) -> None:
-        """It has proved the key, or is no more."""
+        """Stops watching a connection that has proved the key or has closed."""
         self._waiting.forget(connection)
 
     def overdue(self, now: float) -> set[_Connection]:
-        """Those that are to be ended at this time; they are forgotten."""
+        """Returns the connections to end at this time, and stops watching them."""
         too_many = max(0, len(self._waiting) - self._most)
         # One look longer, because a connection counts from the look before it.
         crowding = islice(self._waiting.silent(self._crowded + self._look, now), too_many)
@@ -78,7 +78,7 @@ class Guest(Hashable, Protocol):
 
     @property
     def connection(self) -> socket.socket:
-        """It does not block."""
+        """The guest's socket, in non-blocking mode."""
 
     def has_answered(self) -> bool:
         """Called when there is something to read: True if there is no more to wait for."""
@@ -117,8 +117,9 @@ class GuardedListener(Generic[_Guest]):
         self._selector = selectors.PollSelector()
 
     def answering(self) -> Generator[_Guest, None, None]:
-        """Each guest that has answered, whose connection is the caller's then. At the end of the iteration all others
-        are ended. Raises OSError when the listener has been shut down."""
+        """Yields each guest that has answered; its connection then belongs to the caller. At the end of the iteration
+        all others are closed. Raises OSError when the listener has been shut down.
+        """
         with self._selector:
             try:
                 self._selector.register(self._listener, selectors.EVENT_READ)

@@ -26,7 +26,7 @@ class _ToStderr(logging.Handler):
     """Writes records until the program sets up logging itself, which may be after ``init()``."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
+        """Writes one line."""
         if logging.getLogger().handlers:
             return
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfcollective._base.errors import InvalidArgumentError
 
-MAX_OBJECT_BYTES = 1 << 38  # what nobody sends; a length above it is not believed, whatever proves it
+MAX_OBJECT_BYTES = 1 << 38  # larger than any real object; a greater length is refused even with a valid proof
 _LENGTH = struct.Struct("!Q")
 _DIGEST_BYTES = 32
 SEAL_BYTES = _LENGTH.size + 2 * _DIGEST_BYTES
@@ -42,7 +42,7 @@ def loads(data: bytes) -> Any:
 
 @dataclass(frozen=True)
 class Seal:
-    """What is known of bytes before they come, because their sender has proved it with the key.
+    """The length and digest of bytes still to come, which their sender has proved with the key.
 
     Attributes:
         length: how many they are, at most :data:`MAX_OBJECT_BYTES`.

@@ -14,7 +14,8 @@ from tfcollective._base.errors import ConfigError
 
 _KEY_FILE = "user.key"
 _KEY_BYTES = 32
-# systemd-logind removes a user's directory there with the last session; a job that was started with nohup goes on.
+# systemd-logind removes a user's directory there with the last session; a job that was started with nohup keeps
+# running.
 _REMOVED_AT_LOGOUT = "/run/user/"
 
 
@@ -28,8 +29,8 @@ def runtime_directory(override: str | None, environ: Mapping[str, str], temporar
         path = _choose(override, environ, temporary)
     except OSError as error:
         raise ConfigError(
-            f"there is no place for the records of running jobs: {error.strerror}; let TFCOLLECTIVE_RUNTIME_DIR name a "
-            "directory that can be written, for example /dev/shm/tfcollective"
+            f"cannot create a folder for the records of running jobs: {error.strerror}; set "
+            "TFCOLLECTIVE_RUNTIME_DIR to a writable folder, for example /dev/shm/tfcollective"
         ) from error
     try:
         path.mkdir(mode=0o700, parents=override is not None, exist_ok=True)
@@ -40,7 +41,7 @@ def runtime_directory(override: str | None, environ: Mapping[str, str], temporar
 
 
 def cache_directory(override: str | None) -> Path:
-    """Where this user keeps what can be made again: ``override`` or ``~/.cache/tfcollective``.
+    """Returns this user's folder for what can be made again: ``override`` or ``~/.cache/tfcollective``.
 
     Creates it with mode 0700; raises ConfigError when it cannot be made or others can use it.
     """
@@ -55,7 +56,7 @@ def cache_directory(override: str | None) -> Path:
 
 
 def unusable(path: Path, error: OSError) -> ConfigError:
-    """What to raise when something below the directory cannot be read or written."""
+    """Returns the error to raise when something below the directory cannot be read or written."""
     return ConfigError(
         f"cannot use {path} for the records of running jobs: {error}; TFCOLLECTIVE_RUNTIME_DIR names another place"
     )

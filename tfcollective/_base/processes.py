@@ -101,7 +101,7 @@ def _die_with(parent: int) -> Callable[[], None]:
 
 
 def answer_of(command: Sequence[str], seconds: float, text: str = "") -> subprocess.CompletedProcess[str] | None:
-    """What a command says that is given ``text``; None when it cannot be run, or takes longer."""
+    """Returns the result of a command with ``text`` as its input; None when it cannot be run, or takes longer."""
     try:
         return subprocess.run(
             list(command), input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False
@@ -129,7 +129,7 @@ def pass_on(pid: int, number: int) -> None:
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether a process has a handler for this signal."""
+    """True if a process has a handler for this signal."""
     try:
         status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
     except OSError:
@@ -154,10 +154,10 @@ def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool =
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What the kernel says of a process and of all that it has started.
+    """The kernel's account of a process and of all its descendants.
 
     Attributes:
-        stopped: whether one of them is stopped, by a signal or by a debugger.
+        stopped: True if one of them is stopped, by a signal or by a debugger.
         name: the state of the process itself, in a word.
         cpu_seconds: the CPU time of all of them, threads included.
     """
@@ -168,8 +168,9 @@ class ProcessState:
 
 
 def is_running_with(pid: int, name: str, value: str) -> bool:
-    """Whether this process runs, and was started with this value of an environment variable: another process may have
-    its number by now."""
+    """True if this process runs, and was started with this value of an environment variable: another process may have
+    its id by now.
+    """
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(name) == value
@@ -192,8 +193,9 @@ def state_of(pid: int) -> ProcessState:
 
 
 def not_ignored(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Those of these signals that this process does not ignore. What has started it has asked for that, as ``nohup``
-    does for SIGHUP and a shell script for the SIGINT of what it starts with ``&``: a handler would undo it."""
+    """Returns the given signals without those that this process ignores. Its parent asked to ignore these, as ``nohup``
+    does for SIGHUP and a shell script for the SIGINT of what it starts with ``&``: a handler would undo it.
+    """
     return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)
 
 

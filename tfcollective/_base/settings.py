@@ -47,14 +47,14 @@ class Alias:
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable.
+    """An environment variable.
 
     Attributes:
         field: the attribute of :class:`Settings` that holds its value.
         kind: what its text looks like, for the documentation.
         parse: text -> value; raises ValueError (ConfigError is one) with a reason.
         doc: one sentence.
-        identity: whether it says who a process is in its job; a job that is started inside another has its own.
+        identity: True if it says who a process is in its job; a job that is started inside another has its own.
         alias: a name that scripts written for Horovod use.
     """
 
@@ -183,7 +183,7 @@ class Settings:
     evaluator: bool = _row(_FLAG, "Whether the job has an evaluator.", False, identity=True)
     size: int | None = _row(("number", _count), "The number of processes that take part in collectives.", identity=True)
     elastic: bool = _row(
-        _FLAG, "Whether the job goes on when ranks come and go; its launcher says so.", False, identity=True
+        _FLAG, "Whether the job continues when ranks come and go; set by the launcher.", False, identity=True
     )
     newcomer: int | None = _row(
         _NUMBER, "Of a rank that has come to a job which trains already: its slot on its node.", identity=True
@@ -288,7 +288,7 @@ class Settings:
         alias=Alias("HOROVOD_TIMELINE", lambda text: None if text == "DYNAMIC" else text),
     )
     failure_file: str | None = _row(_PATH, "Where a worker leaves the record of its exception.", identity=True)
-    beat_dir: str | None = _row(_PATH, "Where a worker leaves its signs of life for its node's agent.", identity=True)
+    beat_dir: str | None = _row(_PATH, "Where a worker leaves its heartbeats for its node's agent.", identity=True)
     row_source: Endpoint | None = _row(
         _ENDPOINT, "Where a rank on Spark gets its rows, from the task that holds its agent."
     )
@@ -366,7 +366,9 @@ def _value(row: Variable, source: Mapping[str, str]) -> Any:
 
 
 def _alias_value(row: Variable, source: Mapping[str, str]) -> Any:
-    """What Horovod's variable says, else the default. One that cannot be used is no reason to stop: it is not ours."""
+    """Returns the value of Horovod's variable, else the default. An unusable value is no error: the variable is not
+    ours.
+    """
     text = "" if row.alias is None else source.get(row.alias.name, "").strip()
     if row.alias is None or not text:
         return row.default
@@ -403,7 +405,7 @@ def environ_snapshot() -> dict[str, str]:
 
 @contextmanager
 def first_on_path(directory: str) -> Iterator[None]:
-    """While it is open, what is started from here finds programs in ``directory`` before others of their names."""
+    """Puts ``directory`` first on PATH while the context is open, for processes that are started from here."""
     before = os.environ.get("PATH")
     with external_variable("PATH", os.pathsep.join([directory, *([before] if before else [])])):
         yield
@@ -411,7 +413,7 @@ def first_on_path(directory: str) -> Iterator[None]:
 
 @contextmanager
 def external_variable(name: str, value: str) -> Iterator[None]:
-    """While it is open, this variable of this process's environment, which is not ours, has the value."""
+    """Sets a variable of this process's environment, which is not ours, while the context is open."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -424,7 +426,7 @@ def external_variable(name: str, value: str) -> Iterator[None]:
 
 
 def set_environment(environ: Mapping[str, str]) -> None:
-    """This process has this environment from now on, and no variable besides."""
+    """Replaces the environment of this process; variables that are not given are removed."""
     os.environ.clear()
     os.environ.update(environ)
 

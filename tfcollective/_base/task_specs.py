@@ -1,4 +1,4 @@
-"""What the tasks of a job need: resources by role, checked when they are written and when a job is built of them."""
+"""The resources of a job's tasks by role, checked when they are written and when a job is built of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PREFIXES = "kmgtp"
 
 
 class NodeLabel(str, Enum):
-    """Which nodes of a cluster a task may run on; any other label is written as plain text."""
+    """A label for the nodes of a cluster on which a task may run; any other label is written as plain text."""
 
     CPU = ""  # nodes without a label
     GPU = "gpu"
@@ -46,16 +46,16 @@ class NodeLabel(str, Enum):
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What each instance of a role needs.
+    """The resources of each instance of a role.
 
     Attributes:
-        memory: how much memory; a number is MiB, a text has a unit (``"2 GiB"``, ``"500 MB"``). Kept as MiB.
-        vcores: how many virtual cores.
-        instances: how many containers (on one machine: groups of processes) of this kind.
-        nb_proc_per_worker: how many processes an instance runs, each a rank of its own.
-        min_instances: of workers: the job is elastic and goes on while so many instances are left, with the other
-            tasks that train; None: it is not.
-        gpus: how many GPUs.
+        memory: a number is MiB, a text has a unit (``"2 GiB"``, ``"500 MB"``). Kept as MiB.
+        vcores: the number of virtual cores.
+        instances: the number of containers (on one machine: groups of processes) of this kind.
+        nb_proc_per_worker: the number of processes that an instance runs, each a rank of its own.
+        min_instances: of workers: the job is elastic and continues while so many instances are left, with the other
+            tasks that train; None: it is not elastic.
+        gpus: the number of GPUs.
         label: which nodes: a NodeLabel, or the text of any other label.
         tb_termination_timeout_seconds: how long TensorBoard stays when training has ended; -1: the default.
         tb_model_dir: what TensorBoard shows; None: the experiment's ``model_dir``.
@@ -96,12 +96,12 @@ class TaskSpec:
 
     @property
     def processes(self) -> int:
-        """How many processes all instances run."""
+        """The number of processes that all instances run."""
         return self.instances * self.nb_proc_per_worker
 
     @property
     def tensorboard_linger_s(self) -> float:
-        """How long TensorBoard stays when training has ended, in seconds."""
+        """The time that TensorBoard stays when training has ended, in seconds."""
         given = self.tb_termination_timeout_seconds
         return TENSORBOARD_LINGER_S if given == -1 else float(given)
 
@@ -154,7 +154,7 @@ def _parse_memory(text: str) -> int:
 
 
 def _unit_bytes(unit: str) -> int | None:
-    """The bytes of a unit in lower case; None when there is no such unit."""
+    """The bytes of a unit in lower case; None for an unknown unit."""
     if not unit:
         return _BYTES_PER_MIB
     prefix = unit.removesuffix("b")
@@ -257,7 +257,7 @@ def trainers_of(task_specs: TaskSpecs) -> tuple[TaskKey, ...]:
 
 
 def least_trainers_of(task_specs: TaskSpecs) -> int | None:
-    """How few ranks are enough for a job whose workers may be fewer; None: none may be missing."""
+    """Returns the least number of ranks of a job whose workers may be fewer; None: none may be missing."""
     worker = task_specs.get(WORKER)
     if worker is None or worker.min_instances is None:
         return None
@@ -294,7 +294,7 @@ def allreduce_topology(
     """A chief and ``nb_workers`` workers that train together, with an evaluator and a TensorBoard.
 
     Args:
-        nb_workers: how many workers, besides the chief; 0 or more.
+        nb_workers: the number of workers, without the chief; 0 or more.
         memory: of each container; MiB, or a text with a unit.
         vcores: of each container.
         nb_proc_per_worker: how many processes each worker's container runs; the chief's runs one.

@@ -25,7 +25,7 @@ PS_ADVICE = (
 
 
 def is_number(text: str) -> bool:
-    """Whether a text from outside is a whole number that an index, a rank or a size may be: ASCII digits, not many."""
+    """True if a text from outside is a whole number that an index, a rank or a size may be: ASCII digits, not many."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
@@ -57,14 +57,14 @@ class TaskKey:
 
     @property
     def is_trainer(self) -> bool:
-        """Whether the task takes part in collectives and so has a rank."""
+        """True if the task takes part in collectives and so has a rank."""
         return self.type in TRAINER_TYPES
 
 
 def trainers(tasks: Iterable[TaskKey]) -> tuple[TaskKey, ...]:
     """The tasks that have a rank, in rank order: the chief, then workers by index.
 
-    So the chief is rank 0 and worker i is rank i + 1, or rank i where there is no chief.
+    The chief is rank 0 and worker i is rank i + 1, or rank i where there is no chief.
     """
     chosen = [task for task in tasks if task.is_trainer]
     return tuple(sorted(chosen, key=lambda task: (TRAINER_TYPES.index(task.type), task.index)))

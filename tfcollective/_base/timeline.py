@@ -1,5 +1,6 @@
-"""What the ranks of a job did when: one clock, Chrome's trace format, and who waited for whom. Pure, except
-:func:`check_writable`."""
+"""The timeline of a job's ranks: one clock, Chrome's trace format, and who waited for whom. Pure, except
+:func:`check_writable`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def check_writable(path: Path) -> None:
 
 
 class Interval(NamedTuple):
-    """One operation of one rank, or a wait. Times are nanoseconds of one monotonic clock.
+    """An operation of one rank, or a wait. Times are nanoseconds of one monotonic clock.
 
     A tuple, which travels as a short list: there are many.
 
@@ -52,7 +53,7 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class RankTimeline:
-    """What one rank recorded; ``dropped`` counts older intervals that were not kept."""
+    """The record of one rank; ``dropped`` counts older intervals that were not kept."""
 
     rank: int
     intervals: tuple[Interval, ...]
@@ -69,7 +70,7 @@ class RankTimeline:
 
 @dataclass(frozen=True)
 class RankSummary:
-    """One rank's row of the straggler table. Times are seconds.
+    """A rank's row of the straggler table. Times are seconds.
 
     Attributes:
         operations: collectives that all ranks recorded.
@@ -102,13 +103,13 @@ def _collectives(timelines: Sequence[RankTimeline]) -> list[dict[int, Interval]]
 
 
 def summarise(timelines: Sequence[RankTimeline]) -> list[RankSummary]:
-    """One row a rank, in rank order."""
+    """Returns one row for each rank, in rank order."""
     collectives = [(members, *_first_and_last(members)) for members in _collectives(timelines)]
     return [_summary(timeline, collectives) for timeline in sorted(timelines, key=lambda t: t.rank)]
 
 
 def _first_and_last(members: Mapping[int, Interval]) -> tuple[int, int]:
-    """When the first and the last rank came to a collective."""
+    """Returns the times at which the first and the last rank came to a collective."""
     began = [member.began for member in members.values()]
     return min(began), max(began)
 

@@ -1,4 +1,4 @@
-"""Every limit and grace of the control side, in one value: what depends on what is checked by a test.
+"""The limits and graces of the control side, in one value: a test checks what depends on what.
 
 A limit that no other one depends on (how long to gather lines of output, how often to look at a file) is next to its
 use.
@@ -14,7 +14,7 @@ MOST_SECONDS = 1e6
 
 
 def unfit_seconds(value: object, *, above_zero: bool, most: float = MOST_SECONDS) -> str | None:
-    """What a time limit would have to be that this is not, which neither NaN nor infinity is; None if it is fit."""
+    """Returns what a time limit must be where this value is not (NaN and infinity never are); None if it is fit."""
     least = "above 0" if above_zero else "0 or more"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return least
@@ -25,25 +25,25 @@ def unfit_seconds(value: object, *, above_zero: bool, most: float = MOST_SECONDS
 
 @dataclass(frozen=True)
 class Timing:
-    """All in seconds. Tests that need other limits replace fields.
+    """The limits, in seconds. Tests that need other limits replace fields.
 
-    Signs of life, and when their absence counts:
+    Heartbeats, and when their absence counts:
 
     Attributes:
-        heartbeat: between two signs of life of a rank, an agent or a submitter to the coordinator.
+        heartbeat: between two heartbeats of a rank, an agent or a submitter to the coordinator.
         node_heartbeat: the same of a node that waits for its first order; and longest_node_heartbeat: of one whose
             launcher has said how long it may be silent, at most (:meth:`beat_within`).
-        relay: how long a rank waits for its node's agent to hand on its signs of life before it gives them to the
+        relay: how long a rank waits for its node's agent to relay its heartbeats before it sends them to the
             coordinator itself.
-        watch: between two looks of the coordinator for those that are silent.
-        longest_gap: as much of the time between two looks counts as silence at most: in the rest the coordinator was
-            itself stopped.
+        watch: between two checks of the coordinator for silent processes.
+        longest_gap: at most so much of the time between two checks counts as silence: in the rest the coordinator
+            itself was stopped.
         bundle: how long a newcomer to the world of an elastic job that is ready waits for others that were started
             together with it, while the world trains on.
         cut_off: how long a member of the world may still come to the next one after a peer has seen the end of its
             connection.
         newcomer_silent: a rank that waits to be taken into the world of an elastic job, or has just been, is not waited
-            for when it is silent for so long: it is stopped, or its link is cut. A delayed sign of life may come within
+            for when it is silent for so long: it is stopped, or its link is cut. A delayed heartbeat may come within
             ``relay``.
         proven: a rank of an elastic job that has trained for so long shows that its host can run ranks: its loss does
             not keep others from being started there.
@@ -57,7 +57,7 @@ class Timing:
             stopped: no rank waits for it any longer.
         agent_start: how long a coordinator in a process of its own may take until it listens: Python and the modules
             may come from a slow file system.
-        submitter_comes: how long a hosted job waits for its submitter's first sign of life.
+        submitter_comes: how long a hosted job waits for its submitter's first heartbeat.
         submitter_lost: how long that submitter may be silent before the job is ended.
         job_lost: how long a hosted job's coordinator may be silent before the submitter gives it up: what is left of
             the job has ended by itself then.
@@ -73,8 +73,8 @@ class Timing:
         interrupt: between a requested signal other than SIGTERM and SIGTERM.
         grace: between SIGTERM and SIGKILL when a person or a platform asked for the end, unless the user says
             otherwise: time for a last checkpoint.
-        preemption_look: between two looks for a notice that a node is to be taken away; and preemption_command: how
-            long the command that the user has named for it may take.
+        preemption_look: between two checks for a notice that a node will be preempted; and preemption_command: how long
+            the user's command for it may take.
         sweep: how long processes that ranks have left may take to end after SIGTERM; and swept: after SIGKILL.
         drain: how long an agent shows the last output; and late_drain: longer, when it is late itself.
         report: how long it sends its last reports.
@@ -102,10 +102,11 @@ class Timing:
     Attributes:
         discovery: from the end of one call of a discovery script to the next one; and discovery_call: how long one may
             take.
-        world_looks: between two looks of a launcher at the world while it waits for others to take over from a rank.
+        world_looks: between two requests of a launcher for the world while it waits for others to take over from a
+            rank.
         mpirun_kills: when mpirun may kill an agent that it has asked to end, beyond the grace.
         mpirun_end: how long mpirun may take to end after the job; and mpirun_abort: after one that has failed, when it
-            goes on looking for processes to kill.
+            keeps looking for processes to kill.
         allocation: how long a platform may take to give all containers, unless the user says otherwise.
         submission: for an application to be submitted, besides its files.
         master: for the coordinator to start in the master's container: its Python may have to unpack itself.
@@ -119,8 +120,8 @@ class Timing:
             are pulled and nodes are added meanwhile.
         cluster_away: for how long a change is asked for again while a cluster's API server cannot be reached.
         pods_gone: how much longer than the ranks' grace a cluster may take until no pod is there.
-        slurm_looks: between two looks at a job of SLURM's and its nodes: its controller answers many users; and
-            slurm_says: how long it may take to say why a node has gone, while the job waits.
+        slurm_looks: between two requests for a SLURM job and its nodes: its controller answers many users; and
+            slurm_says: how long it may take to say why a node is gone, while the job waits.
         notice: how much longer than the grace a platform leaves a job from its notice to its end, where the job asks
             for that: a batch script of SLURM, and a pod's grace period.
         spark_says: how long Spark may take to say that an executor or a worker is lost: it kills a worker within 5 s.
@@ -131,7 +132,7 @@ class Timing:
 
     Attributes:
         cluster_start: how long its processes may take to be ready, beyond the platform's time.
-        cluster_call: how long a call may go on when its cluster ends.
+        cluster_call: how long a call may continue when its cluster ends.
         cluster_stop: how long its launcher may take to end when it is stopped, beyond the grace.
 
     The checks of an installation:
@@ -146,17 +147,17 @@ class Timing:
         connect: for a connection to open; and handshake: for its TLS, which the coordinator's limit for proving the job
             key cuts short, because it knows when the coordinator itself is slow.
         reply: for an answer, on top of what a call waits for on purpose.
-        short_reply: the same where another coordinator's silence is to be noticed soon.
+        short_reply: the same where another coordinator's silence must be noticed soon.
         long_reply: the same over a slow network, for a submitter.
         poll: how long one request waits for something to happen; a call that waits longer makes several.
-        longest_poll: what the coordinator allows a request to wait.
+        longest_poll: how long the coordinator lets a request wait.
         join_margin: the coordinator judges the start timeout; a rank gives up this much later.
-        retry: between two tries.
-        retry_for: how long to try again what has to succeed.
+        retry: between two attempts.
+        retry_for: how long to retry what has to succeed.
         next_start: how long an agent waits for a failed start to end: were it to enrol with that, no orders would come.
         rejoin: how long an agent waits for its job to be started again: longer than the longest pause before that.
         remind: between two messages to the user about what is waited for.
-        idle: a thread that waits for something to send looks so often whether it is needed any longer.
+        idle: how often a thread that waits for something to send checks whether it is still needed.
     """
 
     heartbeat: float = 2.0
@@ -261,8 +262,9 @@ class Timing:
     idle: float = 5.0
 
     def beat_within(self, host_timeout: float) -> float:
-        """How often (s) a node gives signs of life that may be silent for ``host_timeout`` seconds: often enough that a
-        beat may be lost, and no more often, because there may be a thousand nodes."""
+        """Returns the seconds between two heartbeats of a node that may be silent for ``host_timeout`` seconds: often
+        enough that one may be lost, and no more often, because there may be a thousand nodes.
+        """
         return min(self.longest_node_heartbeat, host_timeout / 5)
 
 

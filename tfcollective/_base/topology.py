@@ -1,4 +1,4 @@
-"""Who is where: endpoints, members, worlds and placements. Values only."""
+"""Endpoints, members, worlds and placements: who is where. Values only."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PortRange:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, not a name, is one of the loopback interface."""
+    """True if an address, not a name, is one of the loopback interface."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -71,7 +71,7 @@ def is_loopback(address: str) -> bool:
 
 @dataclass(frozen=True)
 class Placement:
-    """One rank's place in the world; the words as in Horovod."""
+    """A rank's place in the world, in the terms of Horovod."""
 
     rank: int
     size: int
@@ -105,7 +105,7 @@ class Member:
 
 @dataclass(frozen=True)
 class World:
-    """All members of one generation, in rank order."""
+    """The members of one generation, in rank order."""
 
     generation: int
     members: tuple[Member, ...]
@@ -121,12 +121,12 @@ class World:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All addresses in rank order."""
+        """The addresses in rank order."""
         return tuple(member.address for member in self.members)
 
     @property
     def homogeneous(self) -> bool:
-        """Whether every node has the same number of ranks."""
+        """True if every node has the same number of ranks."""
         return len({len(ranks) for ranks in self._ranks_by_node().values()}) <= 1
 
     def member(self, task: TaskKey) -> Member:

@@ -19,16 +19,16 @@ _NEVER_NEEDED = (ExitReason.NOT_STARTED, ExitReason.DISMISSED)
 
 
 class Decision(str, Enum):
-    """What becomes of a job."""
+    """The fate of a job."""
 
     CONTINUE = "continue"  # it runs, and needs none of those that have ended
     COMPLETE = "complete"  # it has ended well
     RESTART = "restart"  # it has failed, and is started again
-    FAIL = "fail"  # it has failed; if it runs, what is left of it is to be ended
+    FAIL = "fail"  # it has failed; end whatever still runs
 
 
 class Obstacle(str, Enum):
-    """Why a job that failed is not started again."""
+    """The reason why a job that failed is not started again."""
 
     PERMANENT = "permanent"  # an error that comes again however often it is tried
     USAGE = "usage"  # the command cannot be run, or is not understood
@@ -37,7 +37,7 @@ class Obstacle(str, Enum):
 
 @dataclass(frozen=True)
 class Rules:
-    """What a job does about failures.
+    """The rules by which a job handles failures.
 
     Attributes:
         elastic: the other ranks continue when one is lost.
@@ -59,16 +59,16 @@ class Rules:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a job stands while its tasks end. Tasks are named as in :attr:`ExitRecord.task`.
+    """The standing of a job while its tasks end. Tasks are named as in :attr:`ExitRecord.task`.
 
     Attributes:
         first: the tasks of its first world.
         members: the tasks of its newest world; once rank 0 has completed the training only those that have, too: what
             the others missed, the state of rank 0 has.
-        leavers: the tasks that left in order, while the others trained.
-        met: whether any task has called ``init()``.
-        broken: whether the tasks could not meet, or cannot meet again.
-        ended: whether all agents have ended, so that no further record comes.
+        leavers: the tasks that left gracefully, while the others trained.
+        met: True if any task has called ``init()``.
+        broken: True if the tasks could not meet, or cannot meet again.
+        ended: True if all agents have ended, so that no further record comes.
         node_lived_until: until when the first node that failed was known to work, on the clock of
             :attr:`ExitRecord.seen`; None: no node has failed.
     """
@@ -84,10 +84,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the ends of a job's tasks mean.
+    """The meaning of the ends of a job's tasks.
 
     Attributes:
-        decision: what becomes of the job.
+        decision: the fate of the job.
         ends: the ends that count, failures or not, in the order of the records.
         survived: the failures that an elastic job has outlasted.
         standing: where the job stood.
@@ -128,7 +128,7 @@ class Verdict:
 
     @property
     def obstacle(self) -> Obstacle | None:
-        """Why the job would fail again, or must not be started again; None when it may."""
+        """Returns why the job would fail again, or must not be started again; None when it may be started."""
         cause = self.cause
         if cause is None:
             return None
@@ -158,8 +158,9 @@ def verdict(records: Sequence[ExitRecord], standing: Standing, rules: Rules) -> 
 
 
 def _counts(record: ExitRecord, standing: Standing) -> bool:
-    """False of one that has left in order: it has done its part, whatever ended its process on its way out. False of
-    one that was never needed."""
+    """True if an end counts: not that of a task that left gracefully, whatever ended its process afterwards, nor that
+    of a task that was never needed.
+    """
     if record.reason in _NEVER_NEEDED:
         return False
     return not record.failed or record.raised or record.task not in standing.leavers
@@ -168,8 +169,9 @@ def _counts(record: ExitRecord, standing: Standing) -> bool:
 def _survived(
     ends: Sequence[ExitRecord], standing: Standing, errors: Collection[str], *, fails: bool
 ) -> list[ExitRecord]:
-    """The failures that an elastic job has outlasted. While it continues these are all. If it has failed, none, as they
-    may be why: unless ``errors`` of the program have ended it, which are."""
+    """Returns the failures that an elastic job has outlasted: all of them while it continues; none if it has failed,
+    since they may be the cause, unless ``errors`` of the program have ended it and are the cause.
+    """
     failed = [one for one in ends if one.failed]
     lost = [one for one in failed if one.task not in standing.members]
     if errors:

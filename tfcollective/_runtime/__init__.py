@@ -95,7 +95,7 @@ def init(*, process_sets: Sequence[ProcessSet] | str | None = None, engine: str 
     Without a launcher, the environment tells which rank this is: TF_CONFIG, or what SageMaker, Vertex AI, MPI, SLURM or
     Kubernetes write; then rank 0 starts the coordinator. Where nothing does, this process is a world of its own.
 
-    Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins anew. With one
+    Blocks until all ranks have called it. A second call does nothing; after :func:`shutdown` it joins again. With one
     rank nothing is started and no socket is opened.
 
     Without a launcher, an error that the program does not catch ends the process with exit code 64 (configuration), 69
@@ -114,7 +114,7 @@ def init(*, process_sets: Sequence[ProcessSet] | str | None = None, engine: str 
             unknown or not installed.
         CoordinatorError: rank 0 cannot listen, or who answers in its place does not hold the job key.
         SystemExit: this is a ``ps`` process, and TFCOLLECTIVE_PS_POLICY=exit0 asks to end it; or the node of this rank
-            of an elastic job is to be taken away.
+            of an elastic job is being preempted.
         InvalidArgumentError: a process set is wrong, or ranks gave different ones.
     """
     wanted = _wanted_sets(process_sets)
@@ -214,8 +214,9 @@ def reopen(lost: int | None = None) -> None:
 
 @contextmanager
 def training() -> Iterator[None]:
-    """While it is open, this rank of an elastic job trains. One that has come to a job which trains already joins the
-    next world first. When it ends without an error, no world waits for this rank any longer, until it trains again."""
+    """Marks this rank of an elastic job as training while the context is open. A newcomer first joins the next world.
+    When the context ends without an error, no world waits for this rank any longer, until it trains again.
+    """
     with _current().training():
         if _current().newcomer:
             reopen()
@@ -223,23 +224,23 @@ def training() -> Iterator[None]:
 
 
 def trains() -> bool:
-    """Whether a :func:`training` is open."""
+    """True while a :func:`training` is open."""
     return _current().trains
 
 
 def announce_leave(cause: str) -> None:
-    """This rank of an elastic job leaves at the next commit, because of `cause`; the others train on."""
+    """Lets this rank of an elastic job leave at the next commit, because of `cause`; the others keep training."""
     _current().leaving = cause
 
 
 def leaves() -> str:
-    """Why this rank is to leave an elastic job; "": it stays."""
+    """Returns why this rank leaves an elastic job; "": it stays."""
     return _current().leaving
 
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """See :meth:`Session.apart`. What ranks count together begins anew at its end: newcomers did nothing meanwhile."""
+    """See :meth:`Session.apart`. At its end ranks reset what they count together: newcomers did nothing."""
     with _current().apart():
         yield
     for callback in (*_shutdown_callbacks, *_new_world_callbacks):
@@ -247,22 +248,22 @@ def apart() -> Iterator[None]:
 
 
 def is_newcomer() -> bool:
-    """Whether this rank has come to a job that trains already, and has yet to join the others: it is alone."""
+    """True if the job was already training when this rank came, and it has not joined the others yet: it is alone."""
     return _current().newcomer
 
 
 def is_without_state() -> bool:
-    """Whether this rank has come to a job that trains already, and has yet to take the state of the others."""
+    """True if the job was already training when this rank came, and it has not taken the others' state yet."""
     return _current().without_state
 
 
 def take_state() -> None:
-    """This rank has what the others have."""
+    """Records that this rank has the state of the others."""
     _current().without_state = False
 
 
 def is_between_worlds() -> bool:
-    """Whether this rank of an elastic job has left a world and has yet to come to the next one."""
+    """True if this rank of an elastic job has left a world and has not joined the next one yet."""
     return _current().between_worlds
 
 
@@ -283,7 +284,7 @@ def agreed_once(key: str, value: Any) -> Any:
 
 
 def phases() -> ChangeTimes:
-    """What measures how long this rank takes when the world changes."""
+    """Returns the times that this rank takes when the world changes."""
     return _current().change_times
 
 
@@ -313,7 +314,7 @@ def on_shutdown(callback: Callable[[], None]) -> None:
 
 
 def placement() -> Placement:
-    """All ranks and sizes at once."""
+    """Returns all ranks and sizes at once."""
     return _current().placement
 
 
@@ -323,12 +324,12 @@ def settings() -> Settings:
 
 
 def task() -> TaskKey:
-    """This process's role, for example ``TaskKey("worker", 3)``."""
+    """Returns this process's task, for example ``TaskKey("worker", 3)``."""
     return _current().identity.task
 
 
 def rank() -> int:
-    """This process's rank in the world, from 0; rank 0 is the chief.
+    """Returns this process's rank in the world, from 0; rank 0 is the chief.
 
     Raises:
         StateError: not initialised; or this is an auxiliary task, which has no rank.
@@ -337,32 +338,32 @@ def rank() -> int:
 
 
 def size() -> int:
-    """How many ranks the world has; an auxiliary task is not one of them."""
+    """Returns the number of ranks in the world; auxiliary tasks do not count."""
     return _current().size
 
 
 def local_rank() -> int:
-    """This process's rank among those of its node."""
+    """Returns this process's rank among those of its node."""
     return _current().placement.local_rank
 
 
 def local_size() -> int:
-    """How many ranks this node has."""
+    """Returns the number of ranks on this node."""
     return _current().placement.local_size
 
 
 def cross_rank() -> int:
-    """This node's place among the nodes that have a rank with this local rank."""
+    """Returns this node's place among the nodes that have a rank with this local rank."""
     return _current().placement.cross_rank
 
 
 def cross_size() -> int:
-    """How many nodes have a rank with this local rank."""
+    """Returns the number of nodes that have a rank with this local rank."""
     return _current().placement.cross_size
 
 
 def publish(info: Mapping[str, object]) -> None:
-    """Has ``tfcollective status`` and the job's report show this of the task; without a launcher it does nothing.
+    """Shows values of this task in ``tfcollective status`` and in the job's report; does nothing without a launcher.
 
     Args:
         info: JSON values by name; a name that was published before gets the new value.
@@ -371,7 +372,7 @@ def publish(info: Mapping[str, object]) -> None:
 
 
 def training_ended() -> bool:
-    """For auxiliary tasks under a launcher: whether rank 0's process has ended. False where that is not known."""
+    """True once rank 0's process has ended, for auxiliary tasks under a launcher. False where that is not known."""
     return _current().training_ended()
 
 
@@ -397,7 +398,7 @@ def stop_timeline() -> None:
 
 
 def is_homogeneous() -> bool:
-    """Whether every node has the same number of ranks."""
+    """True if every node has the same number of ranks."""
     return _current().homogeneous
 
 

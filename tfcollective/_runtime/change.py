@@ -1,4 +1,4 @@
-"""Whether the coordinator wants the world to change."""
+"""Follows which world the coordinator wants next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long this rank takes from the moment when it knows its new world until its first step there."""
+"""Measures the time from the moment when this rank knows its new world until its first step there."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ChangeTimes:
         self._times = {"generation": generation, "connect": self._at - formed}
 
     def synced(self, *, tell: bool = False) -> None:
-        """All have taken the state; ``tell``: for the first time this one, which the coordinator is to know at once."""
+        """Records that all ranks have taken the state; ``tell``: for this rank it is the first time, which is reported
+        to the coordinator at once.
+        """
         self._note("sync")
         if tell and self._times is not None:
             self._publish(dict(self._times))

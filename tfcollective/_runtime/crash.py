@@ -1,4 +1,4 @@
-"""When an exception ends this process: leave the record of it, and let no other rank wait for us."""
+"""Handles an exception that ends this process: leaves a record of it, and lets no other rank wait for this one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe_cause(error: BaseException) -> str:
 
 
 def came_through_collective(error: BaseException) -> bool:
-    """Whether an error of a collective, ours or TensorFlow's, is `error` or led to it."""
+    """True if an error of a collective, ours or TensorFlow's, is `error` or led to it."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, CollectiveError) or type(seen).__module__.startswith("tensorflow."):
@@ -46,11 +46,11 @@ def came_through_collective(error: BaseException) -> bool:
 
 @contextmanager
 def noted_if_permanent() -> Iterator[None]:
-    """While a process joins its job, when the hook is not there yet: an error that comes again however often the
-    process is started leaves its record, as it does later. Any other one may be one of this start only.
+    """Records permanent errors while a process joins its job, when the hook is not installed yet: an error that every
+    restart would raise again leaves its record, as it does later. A transient one may concern this start only.
 
-    The record goes when the process joins after all: the program has caught the error and tried in another way. What
-    ends the process later must not be taken for it.
+    The record is removed when the process joins after all: the program has caught the error and tried in another way. A
+        later end of the process must not be attributed to it.
     """
     environ = environ_snapshot()
     launched = environ.get(variable("identity"), "auto") in ("auto", "launcher")

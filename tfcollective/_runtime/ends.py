@@ -1,7 +1,7 @@
-"""How a process ends that was not started by our launchers: with exit codes that what started it can tell apart,
-and, as process 1 of a container, on SIGTERM.
+"""Ends a process that our launchers did not start: with exit codes that its parent can tell apart, and, as process 1 of
+a container, on SIGTERM.
 
-A platform such as Kubernetes decides by exit codes whether to try again. Python knows 1 for every error. And process 1
+A platform such as Kubernetes decides by exit codes whether to retry. Python exits with 1 for every error. And process 1
 has no default action for signals: without a handler it would wait for SIGKILL.
 """
 
@@ -60,9 +60,10 @@ def _code_for(error: BaseException, ended_by: CollectiveError | None) -> ExitCod
 
 
 def end_on_sigterm() -> None:
-    """Has SIGTERM end this process, if it is process 1 and nothing handles the signal: with SystemExit(143) in the main
-    thread, so that ``finally`` and ``atexit`` run and the world is left in order. A handler that the program sets, now
-    or later, stays."""
+    """Lets SIGTERM end this process, if it is process 1 and nothing handles the signal: with SystemExit(143) in the
+    main thread, so that ``finally`` and ``atexit`` run and the rank leaves the world gracefully. A handler that the
+    program sets, now or later, stays.
+    """
     first = os.getpid() == _FIRST_PROCESS and threading.current_thread() is threading.main_thread()
     if first and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         handle_sigterm(terminated)

@@ -27,7 +27,7 @@ TensorFlowOps = Literal["library", "horovod", "python"]
 
 @dataclass(frozen=True)
 class JoinResult:
-    """What joining a world has given: this process's place in it.
+    """The result of joining a world: this process's place in it.
 
     Attributes:
         settings: what ``init()`` has read, with the interface that was chosen for the peers.
@@ -35,10 +35,10 @@ class JoinResult:
         placement: None for an auxiliary task, which is outside the world.
         communicator: None in a world of one rank until it is needed, and for an auxiliary task.
         client: of the coordinator; None without one.
-        homogeneous: whether every node has the same number of ranks.
+        homogeneous: True if every node has the same number of ranks.
         generation: of the world; 0 without a coordinator.
         tasks: of its ranks, in rank order; empty where they are not known.
-        formed: when this process has known of the world, on its monotonic clock; 0 where no coordinator forms it.
+        formed: when this process learned of the world, on its monotonic clock; 0 where no coordinator forms it.
     """
 
     settings: Settings
@@ -57,17 +57,19 @@ class Subset(Protocol):
 
     @property
     def address(self) -> str:
-        """What the other members need to reach this one."""
+        """The address at which the other members reach this one."""
 
     def connect(self, addresses: Sequence[str]) -> Communicator | None:
-        """All ranks of the world call this with the members' addresses; the communicator of the members."""
+        """Connects the members; all ranks of the world call it with the members' addresses. Returns the members'
+        communicator.
+        """
 
     def close(self) -> None:
         """Gives back what :meth:`connect` has not taken over."""
 
 
 class Engine(Protocol):
-    """Who moves the data between the ranks."""
+    """Moves the data between the ranks."""
 
     @property
     def tensorflow_ops(self) -> TensorFlowOps:
@@ -98,7 +100,7 @@ class Engine(Protocol):
         """Begins to form a process set; see :class:`Subset`."""
 
     def dismiss(self, members: Members) -> None:
-        """All ranks of the world call this when a process set has been removed."""
+        """Forgets a process set that has been removed; all ranks of the world call it."""
 
 
 # ---- joining by the coordinator -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _ENDING: dict[int, tuple[Callable[[int, FrameType | None], object], str]] = {
 
 
 def is_stuck(before: CommunicatorInfo | None, after: CommunicatorInfo | None) -> bool:
-    """Whether an operation waits and none has ended between two snapshots."""
+    """True if an operation waits and none has ended between two snapshots."""
     if before is None or after is None:
         return False
     return after.pending > 0 and after.completed == before.completed and not after.broken
@@ -87,7 +87,7 @@ class InterruptWatch:
         self._close()
 
     def forget(self) -> None:
-        """In a forked child: the pipe is the parent's, the thread does not exist here."""
+        """Forgets pipe and thread in a forked child: the pipe is the parent's, the thread does not exist here."""
         if self._thread is not None and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
         self._thread = None

@@ -32,12 +32,12 @@ class Members:
 
     @property
     def included(self) -> bool:
-        """Whether this process is one of them."""
+        """True if this process is one of them."""
         return self.rank >= 0
 
     @property
     def alone(self) -> bool:
-        """Whether nothing has to be communicated: there is one member, now and later."""
+        """True if nothing has to be communicated: there is one member, now and later."""
         return self.size == 1 and not self.elastic
 
     def place_of(self, world_rank: int, argument: str) -> int:

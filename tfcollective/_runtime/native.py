@@ -154,7 +154,7 @@ class NativeEngine:
         self._generation = 0
 
     def join(self) -> JoinResult:
-        """See :class:`Engine`. A process without a launcher or a list of ranks is a world of its own."""
+        """Joins the world. A process without a launcher or a list of ranks is a world of its own."""
         identity = self._identity
         if not identity.task.is_trainer:
             client = connect(self._settings, identity) if identity.launched else None
@@ -235,7 +235,7 @@ class NativeEngine:
         return communicator
 
     def listen(self) -> Listener:
-        """Where peers connect to this rank."""
+        """Returns the listener to which peers of this rank connect."""
         settings = self._settings
         host, library = settings.bind_host or _LOOPBACK, load(settings.library)
         return Listener(host, self._identity.node_id, ports=settings.port_range, library=library)
@@ -269,7 +269,7 @@ class NativeEngine:
         return NativeSubset(self, members)
 
     def dismiss(self, members: Members) -> None:
-        """See :class:`Engine`: its members close their communicators, and that is all."""
+        """Does nothing: the members close their communicators, and no more is needed."""
 
 
 class NativeSubset:
@@ -301,8 +301,9 @@ def connect_alone(settings: Settings) -> Communicator:
 
 
 def identify(settings: Settings) -> Identity:
-    """Who this process is. TF_CONFIG has been understood then and is taken away: Estimator and tf.distribute would
-    start servers of their own by it."""
+    """Returns who this process is. Reads TF_CONFIG and removes it: Estimator and tf.distribute would start servers of
+    their own because of it.
+    """
     identity = discover(settings, environ_snapshot())
     if identity.task.type == PS:
         _LOG.warning("this process is %s: there is nothing to do for parameter servers, it ends", identity.task)
@@ -318,13 +319,13 @@ def identify(settings: Settings) -> Identity:
 
 
 def _imports_parents_script() -> bool:
-    """True in a child that multiprocessing has started anew, while it imports the program of its parent."""
+    """True in a child that multiprocessing has spawned, while it imports the program of its parent."""
     process = sys.modules.get("multiprocessing.process")
     return process is not None and bool(getattr(process.current_process(), "_inheriting", False))
 
 
 def _rank_key(identity: Identity) -> bytes:
-    """What the ranks' connections are proved with: no other job's, even if it was given the same key."""
+    """Returns the key that proves the ranks' connections: unlike any other job's, even if it was given the same key."""
     return derived_key(identity.key or b"", RANKS, identity.job_id)
 
 

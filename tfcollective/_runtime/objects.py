@@ -89,7 +89,9 @@ class SealedExchange:
         ]
 
     def _where(self, members: Members, name: str) -> list[object]:
-        """What the seals of the next operation of this name are for: an earlier one's prove nothing."""
+        """Returns what the seals of the next operation of this name are bound to: those of an earlier one prove
+        nothing.
+        """
         number = members.process_set_id
         return [self._generation, number, name, self._counts[number, name]]
 

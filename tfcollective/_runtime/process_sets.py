@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProcessSet:
-    """Some of the world's ranks. Collectives take it once it is registered, by ``init`` or ``add_process_set``.
+    """A set of the world's ranks. Collectives take it once it is registered, by ``init`` or ``add_process_set``.
 
     Args:
         ranks: ranks of the world, each once; order does not matter.
@@ -51,11 +51,11 @@ class ProcessSet:
         return
 
     def size(self) -> int | None:
-        """How many ranks it has; None while it is not registered."""
+        """The number of its ranks; None while it is not registered."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def included(self) -> bool | None:
-        """Whether this process is a member; None while it is not registered."""
+        """True if this process is a member; None while it is not registered."""
         return None if self.process_set_id is None else self._rank is not None
 
     def rank(self) -> int | None:
@@ -175,15 +175,15 @@ class ProcessSets:
         return self._sets[members.process_set_id].communicator
 
     def communicators(self) -> list[Communicator]:
-        """Those that this process has."""
+        """Returns the communicators that this process has."""
         return [entry.communicator for entry in list(self._sets.values()) if entry.communicator is not None]
 
     def listed(self) -> dict[int, list[int]]:
-        """Every set's number and ranks."""
+        """Returns every set's number and ranks."""
         return {number: list(entry.members.ranks) for number, entry in sorted(self._sets.items())}
 
     def registered(self) -> dict[int, ProcessSet]:
-        """All sets by their numbers."""
+        """Returns the sets by their numbers."""
         return {number: entry.process_set for number, entry in sorted(self._sets.items())}
 
     def form_again(self, sets: Mapping[int, tuple[ProcessSet, tuple[int, ...]]], rank: int, size: int) -> None:
@@ -236,8 +236,8 @@ class ProcessSets:
         return communicator
 
     def _agree(self, action: str, members: Members, address: str = "") -> list[str]:
-        """Every rank's address, in rank order. The ranks compare what they were asked to do by a digest: what is sent
-        does not grow with the sizes of the sets.
+        """Returns every rank's address, in rank order. The ranks compare what they were asked to do by a digest, whose
+        length does not grow with the sizes of the sets.
 
         Raises:
             InvalidArgumentError: they were asked to do different things; raised on every rank.
@@ -253,7 +253,7 @@ class ProcessSets:
         return [str(view["address"]) for view in views]
 
     def _exchange(self, view: Mapping[str, object]) -> list[dict[str, Any]]:
-        """Every rank's view, in rank order."""
+        """Returns every rank's view, in rank order."""
         world = self._world()
         everyones = self._sealed.allgather(world, _everyone(world), json.dumps(dict(view)).encode(), "process sets")
         return [json.loads(text) for text in everyones]
@@ -270,7 +270,7 @@ class ProcessSets:
 
 
 def checked_ranks(process_set: ProcessSet, size: int, known: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """The ranks of a set that is to be registered in a world of `size`, beside sets with the ranks `known`.
+    """The ranks of a set to register in a world of `size`, beside sets with the ranks `known`.
 
     Raises:
         InvalidArgumentError: what is wrong with it.

@@ -28,7 +28,7 @@ _ordinals = itertools.count()
 
 
 class TimelineRecorder:
-    """One recording of a world: every rank starts and finishes it, rank 0 writes the file.
+    """A recording of a world: every rank starts and finishes it, rank 0 writes the file.
 
     The ranks' parts meet at the coordinator, so that a rank that is gone costs its own part only.
     """

@@ -34,7 +34,7 @@ _hooked = False
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where to go, with which key, and where to listen for peers."""
+    """The coordinator's address, the job key, and where to listen for peers."""
 
     endpoint: Endpoint
     key: bytes = field(repr=False)
@@ -65,7 +65,7 @@ def arrange(settings: Settings, identity: Identity) -> Rendezvous:
 
 
 def abandon() -> None:
-    """Ends the coordinator of a world that did not come together, so that another ``init()`` begins anew."""
+    """Ends the coordinator of a world that did not come together, so that another ``init()`` starts over."""
     global _opened
     opened, _opened = _opened, None
     if opened is not None and opened[0].owner == os.getpid():
@@ -108,7 +108,7 @@ def choose_listening_host(addresses: Sequence[str], is_own: Callable[[str], bool
 
 
 def _open(settings: Settings, identity: Identity, listed: Endpoint, key: bytes) -> Endpoint:
-    """Where this process reaches the coordinator that it starts, or has started before."""
+    """Returns the endpoint of the coordinator that this process starts, or has started before."""
     global _opened
     config = _configure(settings, identity, listed, key)
     if _opened is None or _opened[0] != config or not _opened[1].alive:
@@ -160,7 +160,7 @@ def _start(config: CoordinatorConfig) -> CoordinatorProcess:
 def _await_coordinator(
     endpoint: Endpoint, key: bytes, identity: Identity, settings: Settings, remind: float = TIMING.remind
 ) -> None:
-    """Until it answers: rank 0 may start late, and so may its name."""
+    """Waits until the coordinator answers: rank 0 may start late, and its name may resolve late."""
     timeout, first = settings.start_timeout, identity.trainers[0]
     next_word = Deadline.after(remind)
 

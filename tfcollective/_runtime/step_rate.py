@@ -1,4 +1,4 @@
-"""How fast training goes, reported to the coordinator now and then."""
+"""Measures the speed of training and reports it to the coordinator from time to time."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class TrainerStatus:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> TrainerStatus | None:
-        """For the server that these variables name; None where there is none."""
+        """Returns the status of the server that these variables name; None where they name none."""
         url, token_file = environ.get(_URL), environ.get(_TOKEN)
         if not url or not token_file:
             return None
@@ -63,8 +63,9 @@ class TrainerStatus:
         return cls(url, environ.get(_CA) or None, token_file)
 
     def report(self, info: Mapping[str, object]) -> None:
-        """What is known of training, by name: its numbers become metrics; of ``step`` and ``steps`` (all of them) and
-        ``steps_per_second`` follow the percentage and the seconds that are left."""
+        """Reports what is known of training, by name: its numbers become metrics; of ``step`` and ``steps`` (all of
+        them) and ``steps_per_second`` follow the percentage and the seconds that are left.
+        """
         with self._changed:
             self._newest = json.dumps({"trainerStatus": _status(info)}).encode()
             if self._thread is None:
@@ -122,7 +123,7 @@ class _StayHere(urllib.request.HTTPRedirectHandler):
     """A redirect is an error: the token is for this server alone, and urllib would send it to the other one."""
 
     def redirect_request(self, *unused: object) -> None:
-        """See :class:`urllib.request.HTTPRedirectHandler`."""
+        """Follows no redirect: urllib raises HTTPError instead."""
 
 
 def _post(url: str, body: bytes, headers: Mapping[str, str], ca_file: str | None) -> None:

@@ -1,1 +1,1 @@
-"""What a process asks of the machine that it runs on: cores, GPUs, addresses and free ports."""
+"""The machine that a process runs on: cores, GPUs, addresses and free ports."""

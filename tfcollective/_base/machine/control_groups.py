@@ -13,7 +13,7 @@ _UNLIMITED = 1 << 60
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """What one group may use and uses, in bytes; `used` counts the page cache, too."""
+    """The memory that one group may use and uses, in bytes; `used` counts the page cache, too."""
 
     limit: int
     used: int
@@ -21,8 +21,9 @@ class MemoryLimit:
 
 @dataclass(frozen=True)
 class MemoryKills:
-    """How many processes the kernel has killed for lack of memory, and `where`, for people: in the control group, or on
-    the whole host, which runs other programs, too."""
+    """The number of processes that the kernel has killed for lack of memory, and `where`, for people: in the control
+    group, or on the whole host, which runs other programs, too.
+    """
 
     where: str
     count: int
@@ -46,8 +47,9 @@ def memory_limit(proc: Path = PROC) -> MemoryLimit | None:
 
 
 def memory_kills(proc: Path = PROC) -> MemoryKills | None:
-    """What the kernel counts for the nearest group that has a counter, or where none has for the host. None: the kernel
-    does not say."""
+    """Returns the kernel's count for the nearest group that has a counter, or for the host where none has. None: the
+    kernel does not say.
+    """
     counters = [folder / ("memory.events" if v2 else "memory.oom_control") for v2, folder in _groups(proc, "memory")]
     places = [("control group", counter) for counter in counters] + [("host", proc.parent / "vmstat")]
     for where, counter in places:
@@ -108,7 +110,7 @@ def _cores(folder: Path, v2: bool) -> int | None:
 
 
 def _memory(folder: Path, v2: bool) -> MemoryLimit | None:
-    """What one group may use; None where it has no limit."""
+    """Returns the limit of one group and its use; None where it has no limit."""
     names = ("memory.max", "memory.current") if v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
     words = [word for name in names for word in _lines(folder / name)]
     if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[0]) >= _UNLIMITED:
@@ -117,7 +119,7 @@ def _memory(folder: Path, v2: bool) -> MemoryLimit | None:
 
 
 def _lines(path: Path) -> list[str]:
-    """What a file of the kernel says; nothing if it is not there."""
+    """Returns the lines of a file of the kernel; none if it does not exist."""
     try:
         return path.read_text("utf-8", errors="replace").splitlines()
     except OSError:

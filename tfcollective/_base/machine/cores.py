@@ -1,4 +1,4 @@
-"""How many cores this process may use. ``native/base/cpu_quota.h`` reads the same of a rank."""
+"""The number of cores that this process may use. ``native/base/cpu_quota.h`` reads the same for a rank."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def available_cores() -> int:
 
 
 def thread_variables(share: int, environ: Mapping[str, str]) -> dict[str, str]:
-    """What sizes the thread pools of a rank that has ``share`` cores; what ``environ`` says already stays."""
+    """Returns the variables that size the thread pools of a rank with ``share`` cores; what ``environ`` sets stays."""
     return {name: str(share) for name in THREAD_VARIABLES if name not in environ}

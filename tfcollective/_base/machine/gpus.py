@@ -28,7 +28,7 @@ def visible_gpus(environ: Mapping[str, str], driver: Path = _DRIVER) -> tuple[st
 
 
 def gpu_variables(slot: int, slots: int, environ: Mapping[str, str], gpus: Sequence[str]) -> dict[str, str]:
-    """What gives the rank in this slot of a node its GPUs; nothing where ranks see them all. Pure.
+    """Returns the variables that give the rank in this slot of a node its GPUs; none where ranks see them all. Pure.
 
     Args:
         slot: the rank's place among the node's `slots` ranks.

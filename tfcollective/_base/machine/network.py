@@ -1,4 +1,4 @@
-"""Which addresses and ports of this machine others are to use."""
+"""The addresses and ports of this machine that other machines use."""
 
 from __future__ import annotations
 
@@ -57,9 +57,10 @@ def interface_addresses() -> dict[str, tuple[str, ...]]:
 
 
 def own_address(wanted: Sequence[str]) -> str:
-    """Where others reach this machine, as far as it knows: on an interface that is ``wanted``, else where the default
-    route leads out, else, in a network without one, on the first interface that is no loopback, else on loopback.
-    Raises ConfigError when no interface is the wanted one."""
+    """Returns the address at which others reach this machine, as far as it knows: on an interface that is ``wanted``,
+    else where the default route leads out, else, in a network without one, on the first interface that is no loopback,
+    else on loopback. Raises ConfigError when no interface is the wanted one.
+    """
     if wanted:
         return choose_address(interface_addresses(), wanted)
     routed = next((address for place in _ANYWHERE if (address := route_address(place))), None)
@@ -101,8 +102,8 @@ def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpo
 
 
 def free_ports(host: str, count: int, among: Sequence[int] = _PORTS) -> list[int]:
-    """So many ports of ``host``, an address of this machine, that are free now: for servers that take a port and no
-    socket, as TensorFlow's do. Raises LaunchError.
+    """Returns ``count`` ports of ``host``, an address of this machine, that are free now: for servers that take a port
+    and no socket, as TensorFlow's do. Raises LaunchError.
 
     They cannot be held for them: they are chosen below the range from which Linux gives out ports by itself, where no
     process gets one by accident between our choice and the server's start.

@@ -36,7 +36,7 @@ def check_schema(schema: Any) -> None:
 
 
 def dtypes_of(schema: Any) -> dict[str, tuple[Any, int]]:
-    """By column, what :func:`arrays_of` makes of it: the dtype, ``object`` for texts, and the number of axes."""
+    """Returns by column what :func:`arrays_of` makes of it: the dtype, ``object`` for texts, and the number of axes."""
     return {field.name: _dtype_of(field.name, field.type) for field in schema}
 
 
@@ -53,7 +53,7 @@ def _dtype_of(name: str, kind: Any) -> tuple[Any, int]:
 
 
 def not_an_array(name: str, kind: str) -> ConfigError:
-    """What to raise for a column of this type."""
+    """Returns the error to raise for a column of this type."""
     return ConfigError(
         f"column {name!r}: {kind} cannot become an array: cast it to a number, a text or an array of numbers first "
         "(pyspark.ml.functions.vector_to_array for vectors of ML)"
@@ -111,5 +111,5 @@ def rebatched(tables: Iterable[Any], size: int) -> Iterator[Any]:
 
 
 def columns(names: str | Sequence[str]) -> tuple[str, ...]:
-    """One name, or several."""
+    """Returns the column names as a tuple: one name, or several."""
     return (names,) if isinstance(names, str) else tuple(names)

@@ -58,7 +58,7 @@ class RowWriter:
                 guest.connection.close()
 
     def send(self, piece: bytes | memoryview) -> None:
-        """Sends a piece, and waits for the reader if it is slow. Raises OSError when the reader has gone, or after
+        """Sends a piece, and waits for the reader if it is slow. Raises OSError when the reader has closed, or after
         :meth:`close`; ProtocolError when the piece is too long."""
         assert self._reader is not None
         length = len(piece)
@@ -68,7 +68,7 @@ class RowWriter:
         self._reader.sendall(piece)
 
     def finish(self) -> None:
-        """There are no more rows."""
+        """Tells the reader that there are no more rows."""
         assert self._reader is not None
         self._reader.sendall(_LENGTH.pack(0))
 
@@ -76,7 +76,7 @@ class RowWriter:
         """Ends what other threads do with it; may be called again."""
         for one in (self._listener, self._reader):
             if one is not None:
-                with contextlib.suppress(OSError):  # its other end has gone first
+                with contextlib.suppress(OSError):  # the other end closed first
                     one.shutdown(socket.SHUT_RDWR)
                 one.close()
 
@@ -93,7 +93,7 @@ class _Guest:
             connection.send(self._mine)
 
     def has_answered(self) -> bool:
-        """Takes what has come; whether there is no more to wait for."""
+        """Reads what has arrived; returns True when there is no more to wait for."""
         wanted = _NONCE_BYTES + _PROOF_BYTES
         try:
             data = self.connection.recv(wanted - len(self._answer))
@@ -105,7 +105,7 @@ class _Guest:
         return not data or len(self._answer) == wanted
 
     def proves(self, key: bytes) -> bool:
-        """Whether its answer does; then it gets our proof."""
+        """True if its answer proves the key; it then gets our proof."""
         theirs, proof = self._answer[:_NONCE_BYTES], self._answer[_NONCE_BYTES:]
         if not hmac.compare_digest(proof, _proof(key, _READER, self._mine, theirs)):
             return False
@@ -155,7 +155,7 @@ class RowReader:
         return _receive(self._connection, length) if length else None
 
     def close(self) -> None:
-        """No more rows are wanted."""
+        """Closes the stream; further rows are discarded."""
         self._connection.close()
 
 
@@ -164,7 +164,7 @@ def _proof(key: bytes, who: bytes, first: bytes, second: bytes) -> bytes:
 
 
 def _receive(connection: socket.socket, count: int) -> bytes:
-    """So many bytes; ProtocolError when the connection ends before they have come."""
+    """Returns so many bytes; ProtocolError when the connection ends before they arrive."""
     data = bytearray(count)
     view = memoryview(data)
     while view:

@@ -1,4 +1,4 @@
-"""What a communicator does, whichever engine moves its data."""
+"""The interface of communicators, whichever engine moves their data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Communicator(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     @property
     def closed(self) -> bool:
@@ -159,7 +159,8 @@ class Communicator(Protocol):
         """Returns when all ranks have called it."""
 
     def join(self, *, timeout: float | None = None) -> int:
-        """This rank has no more data: the others go on without it, and it waits until all have joined.
+        """Tells the others that this rank has no more data: they continue without it, and it waits until all have
+        joined.
 
         Meanwhile it takes part in their all-reduces with zeros; averages are of the ranks that still contribute (the
         first one without a rank is corrected after the fact and may differ from it in the last bit). Other operations
@@ -173,7 +174,7 @@ class Communicator(Protocol):
         """
 
     def ticket(self) -> Ticket | None:
-        """For waiting on the host for this rank's last operation on its GPU; None if there was none."""
+        """Returns a ticket to wait on the host for this rank's last operation on its GPU; None if there was none."""
 
     # ---- state and end ----
 
@@ -181,7 +182,7 @@ class Communicator(Protocol):
         """A snapshot of place and state. Works on a broken or closed communicator too."""
 
     def failure(self) -> CollectiveError | None:
-        """What ended the communicator; None while it lives."""
+        """The error that ended the communicator; None while it works."""
 
     def abort(self, cause: str) -> None:
         """Tells all ranks to stop: their operations end with CollectiveAbortedError and `cause`, those of this rank
@@ -198,7 +199,7 @@ class Communicator(Protocol):
         """Ends the recording: what was recorded, oldest first, and how many older operations were not kept."""
 
     def forget_plan(self, name: str) -> None:
-        """This process does not need the bucket plan any longer: its memory is given back when no rank does. Local."""
+        """Releases this process's use of the bucket plan: its memory is freed when no rank uses it. Local."""
 
     # ---- what an engine does for the collectives above ----
 

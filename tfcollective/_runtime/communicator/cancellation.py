@@ -1,4 +1,4 @@
-"""How one thread ends a connect that another thread is in."""
+"""Cancels a connect from another thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a process accepts its peers' connections."""
+"""Listeners, which accept the connections of peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfcollective._runtime.native_library import Library, abi, load
 
 
 class Listener:
-    """Where this process accepts its peers' connections.
+    """Accepts the connections of this process's peers.
 
     Args:
         bind_host: numeric address of the interface to listen on.

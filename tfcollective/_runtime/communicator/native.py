@@ -267,7 +267,7 @@ class NativeCommunicator(Communicator):
 
     @property
     def options(self) -> CommunicatorOptions:
-        """How it was connected."""
+        """The options with which it was connected."""
         return self._options
 
     def info(self) -> CommunicatorInfo:
@@ -363,7 +363,7 @@ class NativeCommunicator(Communicator):
             )
 
     def _gpu_of(self, array: object, stream: object) -> DeviceCalls | None:
-        """What carries the operation out if `array` lies on a GPU."""
+        """Returns the calls for the device if `array` lies on a GPU, else None."""
         if not is_device(array):
             if stream is not None:
                 raise InvalidArgumentError(f"stream: only for arrays on a GPU, got a {type(array).__name__}")

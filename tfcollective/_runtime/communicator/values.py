@@ -22,7 +22,7 @@ Product = Op.PRODUCT
 
 @dataclass(frozen=True)
 class CommunicatorOptions:
-    """How a communicator connects and waits. Times are seconds.
+    """The options with which a communicator connects and waits. Times are seconds.
 
     Attributes:
         connect_timeout: until every peer must be connected.
@@ -65,7 +65,7 @@ class CommunicatorInfo(Placement):
 
 
 class Call(NamedTuple):
-    """What is asked for, but for the arrays; the words are those of :class:`Communicator`."""
+    """The arguments of an operation without the arrays, named as in :class:`Communicator`."""
 
     collective: Collective
     name: str | None
@@ -88,7 +88,7 @@ def checked_timeout(timeout: float | None) -> float:
 
 
 def checked_op(op: Op | int) -> Op:
-    """The reduction of an ``op`` argument. InvalidArgumentError where there is no such reduction."""
+    """The reduction of an ``op`` argument. InvalidArgumentError for an unknown one."""
     try:
         return Op(op)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the communicators of other engines have in common: the collectives over the few that an engine brings.
+"""The common base of the communicators of other engines: all collectives, over the few that an engine has.
 
 Before data moves the ranks compare what they are about to do, so that ranks which disagree get an error with every
 rank's view, as with the native engine, instead of a wrong result or a hang.
@@ -61,7 +61,7 @@ class ExternalCommunicator(Communicator, abc.ABC):
 
     @abc.abstractmethod
     def _gather(self, data: bytes, deadline: Deadline) -> list[bytes]:
-        """Every rank's bytes, as many as each likes, in rank order."""
+        """Returns every rank's bytes in rank order; their lengths may differ."""
 
     @abc.abstractmethod
     def _exchange(self, parts: Sequence[bytes], deadline: Deadline) -> list[bytes]:
@@ -76,10 +76,10 @@ class ExternalCommunicator(Communicator, abc.ABC):
         """A communicator of these ranks; they all call this, and others do not."""
 
     def announce(self, ranks: Sequence[int]) -> None:
-        """All ranks of the world call this before the members of a set call :meth:`subset`."""
+        """Announces a set; all ranks of the world call it before the members of the set call :meth:`subset`."""
 
     def dismiss(self, ranks: Sequence[int]) -> None:
-        """All ranks of the world call this when a set has ended."""
+        """Forgets a set that has ended; all ranks of the world call it."""
 
     # ---- collectives -----------------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class ExternalCommunicator(Communicator, abc.ABC):
         raise UnsupportedError("join: over numpy arrays only with the native engine")
 
     def ticket(self) -> None:
-        """See :class:`Communicator`: nothing runs on a GPU here."""
+        """Returns None: nothing runs on a GPU here."""
         return
 
     # ---- state and end ---------------------------------------------------------------------------------------------
@@ -197,30 +197,30 @@ class ExternalCommunicator(Communicator, abc.ABC):
         self._closed = True
 
     def start_timeline(self, capacity: int) -> None:
-        """Not with this engine."""
+        """Raises an error: this engine has no timeline."""
         raise UnsupportedError("timelines are recorded by the native engine only")
 
     def stop_timeline(self) -> tuple[list[Interval], int]:
-        """Nothing was recorded."""
+        """Returns no intervals: nothing was recorded."""
         return [], 0
 
     def forget_plan(self, name: str) -> None:
-        """See :class:`Communicator`: there are no plans here."""
+        """Does nothing: this engine has no plans."""
 
     def publish(self, process_set_id: int) -> None:
-        """See :class:`Communicator`: the native kernels have no part in this engine."""
+        """Does nothing: the native kernels do not use this engine."""
 
     def withdraw(self, process_set_id: int) -> None:
-        """See :meth:`publish`."""
+        """Does nothing, as :meth:`publish`."""
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _operation(self, view: str, timeout: float | None) -> Iterator[Deadline]:
-        """One operation at a time, and only when all ranks agree on it; gives the moment by which it has to be over.
+        """Runs one operation at a time, and only when all ranks agree on it; yields the deadline by which it must end.
 
-        Whatever ends it in the middle, but a mismatch that all ranks see, ends the communicator: other ranks would meet
-        what is left of it in their next operation.
+        An error in the middle ends the communicator, except a mismatch that all ranks see: the next operation of other
+            ranks would meet what is left of this one.
         """
         seconds = checked_timeout(timeout) or self._timeout
         deadline = Deadline.after(seconds)

@@ -35,8 +35,9 @@ class ExternalEngine:
         self._world: ExternalCommunicator | None = None
 
     def join(self) -> JoinResult:
-        """See :class:`Engine`. Under tfcollective's launcher the coordinator hears of this rank first, and names the
-        ones that are missing."""
+        """Joins the world. Under tfcollective's launcher the rank first reports to the coordinator, which names missing
+        ranks.
+        """
         settings = self._settings
         launched = settings.coordinator is not None
         identity = discover(settings if launched else replace(settings, identity="single"), environ_snapshot())
@@ -91,7 +92,7 @@ class ExternalSubset:
         return self._world.subset(self._members.ranks) if self._members.included else None
 
     def close(self) -> None:
-        """See :class:`Subset`: nothing is open."""
+        """Does nothing: nothing is open."""
 
 
 def _check_place(place: Placement, launched: Placement, engine: str) -> None:

@@ -54,13 +54,13 @@ class HorovodCommunicator(ExternalCommunicator):
         self._announced[tuple(ranks)] = self._call(lambda: self._hvd.add_process_set(list(ranks)))
 
     def dismiss(self, ranks: Sequence[int]) -> None:
-        """As it was registered."""
+        """Removes the set from Horovod, as it was registered."""
         process_set = self._announced.pop(tuple(ranks), None)
         if process_set is not None:
             self._call(lambda: self._hvd.remove_process_set(process_set))
 
     def subset(self, ranks: Sequence[int]) -> HorovodCommunicator:
-        """See :class:`ExternalCommunicator`; the set is announced already."""
+        """Returns the communicator of a set that is already announced."""
         place = list(ranks).index(self.rank)
         placement = Placement(place, len(ranks), place, len(ranks), 0, 1)
         return HorovodCommunicator(self._hvd, placement, self._timeout, self._announced[tuple(ranks)])

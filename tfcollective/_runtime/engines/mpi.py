@@ -65,7 +65,7 @@ class MpiCommunicator(ExternalCommunicator):
             atexit.register(self._comm.Abort, 1)  # not at once: what led here is still to be shown
 
     def close(self, timeout: float = 10.0) -> None:
-        """See :class:`Communicator`. MPI itself stays until the process ends."""
+        """Closes the communicator. MPI itself stays until the process ends."""
         self._closed = True
 
     def _reduce(self, array: Array, op: Op, deadline: Deadline) -> Array:

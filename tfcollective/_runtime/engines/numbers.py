@@ -65,7 +65,7 @@ def on_the_wire(array: Array, prescale: float, op: Op = Sum) -> Array:
 
 
 def finished(reduced: Array, dtype: np.dtype[Any], postscale: float, divisor: int) -> Array:
-    """What came off the wire as `dtype`, times `postscale`, divided by `divisor`."""
+    """Returns what came off the wire as `dtype`, times `postscale`, divided by `divisor`."""
     floating = _is_floating(dtype)
     result = reduced if floating or divisor != 1 else reduced.astype(dtype)  # integers wrap where the type does
     if postscale != 1.0:

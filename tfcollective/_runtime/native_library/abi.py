@@ -78,7 +78,7 @@ class LogLevel(IntEnum):
 
 
 class Transport(IntEnum):
-    """How bytes move (``tfc_transport``)."""
+    """The way bytes move (``tfc_transport``)."""
 
     AUTO = 0
     TCP = 1

@@ -17,7 +17,7 @@ from tfcollective._runtime.native_library.calls import PreparedCalls
 Array = npt.NDArray[Any]
 
 _DTYPES: dict[str, abi.DType] = {member.name.lower(): member for member in abi.DType}
-_KNOWN: dict[np.dtype[Any], abi.DType] = {}  # those that have been asked for: numpy makes a name anew each time
+_KNOWN: dict[np.dtype[Any], abi.DType] = {}  # cached: numpy makes a new name at each request
 _byte_at: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
@@ -38,7 +38,7 @@ def dtype_of(array: Array, argument: str) -> abi.DType:
 
 
 def address(array: Array) -> int:
-    """Where the array's memory begins."""
+    """The address of the array's memory."""
     try:
         return ctypes.addressof(_byte_at(array))  # several times as fast as numpy's own way
     except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not know
@@ -92,7 +92,7 @@ def empty(shape: Sequence[int], like: Array) -> Array:
 
 
 def result_like(source: Array, out: Array | None) -> Array:
-    """Where a result of the shape and dtype of `source` goes: `out` if it fits, else a new array."""
+    """Returns the array for a result of the shape and dtype of `source`: `out` if it fits, else a new one."""
     return np.empty_like(source) if out is None else check_output(out, source, source.shape)
 
 
@@ -103,7 +103,7 @@ def apart(source: Array, out: Array) -> Array:
 
 
 def span(source: Array | None, out: Array | None, count: int) -> abi.Span:
-    """One native span over two arrays."""
+    """Returns a native span over two arrays."""
     return abi.Span(
         input=None if source is None else address(source),
         output=None if out is None else address(out),

@@ -7,7 +7,7 @@ import ctypes
 from tfcollective._runtime.native_library import abi
 from tfcollective._runtime.native_library.library import Library
 
-_KEPT = 64  # kinds of calls; a program with more of them starts anew
+_KEPT = 64  # kinds of calls; beyond that the cache is emptied
 
 
 class PreparedCall:

@@ -34,7 +34,7 @@ _DLPACK_BFLOAT = 4
 
 @dataclass(frozen=True)
 class DeviceBuffer:
-    """One array: where it lies, what is in it, and the object that owns it.
+    """An array on a device: where it lies, what is in it, and the object that owns it.
 
     Attributes:
         stream: the stream on which it is made, as the array itself says; None if it does not.
@@ -59,7 +59,7 @@ class DeviceBuffer:
 
 
 def is_device(value: object) -> bool:
-    """Whether `value` is an array on a GPU. Costs nothing for numpy arrays, lists and numbers."""
+    """True if `value` is an array on a GPU. Costs nothing for numpy arrays, lists and numbers."""
     kind = type(value)
     if kind.__module__ in ("numpy", "builtins"):
         return False

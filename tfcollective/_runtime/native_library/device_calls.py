@@ -22,13 +22,13 @@ _TYPESTR = {dtype: f"{'|' if kind == 'b' else '<'}{kind}{size}" for (kind, size)
 
 
 class DeviceSearch:
-    """Where the CUDA driver and NCCL are looked for, as the native library wants it.
+    """The places to search for the CUDA driver and NCCL, as the native library wants them.
 
     Args:
         nccl: this file or none; None looks for a loaded copy, then in the packages nvidia-nccl-*, then at the loader.
         cuda_driver: this file instead of libcuda.so.1.
         share: several ranks may use one GPU.
-        max_ctas: how many blocks of a GPU NCCL may take; 0 for its own choice.
+        max_ctas: the number of blocks of a GPU that NCCL may take; 0 for its own choice.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ def _packaged_nccl() -> list[Path]:
 
 
 def find_libraries(library: Library, search: DeviceSearch) -> abi.DeviceLibraries:
-    """What there is of driver and NCCL; `problem` says what is missing."""
+    """Returns the driver and NCCL that were found; `problem` says what is missing."""
     found = abi.DeviceLibraries(struct_size=ctypes.sizeof(abi.DeviceLibraries))
     library.call("tfc_device_find", ctypes.byref(search.options), ctypes.byref(found))
     return found
@@ -158,7 +158,7 @@ class DeviceCalls:
         library.call("tfc_device_configure", handle, ctypes.byref(search.options))
 
     def like_input(self, request: abi.Request, array: Any, out: Any, stream: Any) -> Any:
-        """All-reduce and broadcast: the result has the shape of the input, and goes to `out` if that is given."""
+        """Runs an all-reduce or a broadcast: the result has the shape of the input, and goes to `out` if given."""
         source = as_device(array, "array")
         on = stream_of(source, stream)
         result = self._new(source.shape, source, on) if out is None else out
@@ -168,7 +168,7 @@ class DeviceCalls:
         return result
 
     def reducescatter(self, request: abi.Request, array: Any, stream: Any) -> Any:
-        """This rank's rows; as :meth:`Communicator.reducescatter`."""
+        """Returns this rank's rows, as :meth:`Communicator.reducescatter`."""
         source = _rows(as_device(array, "array"))
         count = source.shape[0] // self._size + (self._rank < source.shape[0] % self._size)
         shape = (count, *source.shape[1:])
@@ -178,7 +178,7 @@ class DeviceCalls:
         return result
 
     def allgather(self, request: abi.Request, array: Any, stream: Any) -> Any:
-        """All ranks' rows; as :meth:`Communicator.allgather`."""
+        """Returns all ranks' rows, as :meth:`Communicator.allgather`."""
         source = as_device(array, "array")
         if not source.shape:
             source = DeviceBuffer(source.pointer, (1,), source.dtype, source.owner, source.stream)
@@ -195,7 +195,7 @@ class DeviceCalls:
         return self._gather(request, source, stream)
 
     def ticket(self) -> Ticket | None:
-        """For waiting for the last operation; None if there was none."""
+        """Returns a ticket to wait for the last operation; None if there was none."""
         return None if self._last is None else Ticket(self, self._last)
 
     def _gather(self, request: abi.Request, source: DeviceBuffer, stream: Any) -> tuple[Any, list[int]]:

@@ -110,7 +110,7 @@ def _why_not_loaded(path: Path, error: OSError) -> str:
 
 
 def default_path() -> Path:
-    """Where the wheel puts the library: beside this module."""
+    """Returns the path where the wheel puts the library: beside this module."""
     return Path(__file__).resolve().parent / LIBRARY_NAME
 
 

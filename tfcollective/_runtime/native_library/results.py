@@ -3,7 +3,7 @@
 The question comes as a callback, on the thread of the call. Where that is the main thread, Python runs the handlers of
 signals in it, as in all Python code, and a handler may raise: a callback that ends so returns no address at all, and
 ctypes drops the exception. Hence the two means here: ``tfc_allocate_result`` gives the library an address that was set
-or NULL, and the callback goes on in a generator, whose ``try`` is entered already when Python runs the first handler.
+or NULL, and the callback continues in a generator, whose ``try`` is entered already when Python runs the first handler.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRIES = 2  # one may end by a signal, while `make` itself fails again
 
 
 class ProvidedResult:
-    """What one call asks for.
+    """The request of one call.
 
     Args:
         library: the native library.

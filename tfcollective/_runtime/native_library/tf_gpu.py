@@ -36,7 +36,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class TensorflowFolder:
-    """Where a TensorFlow lies, and how it was compiled.
+    """The folder of a TensorFlow, and how it was compiled.
 
     Attributes:
         version: "2.21.0".
@@ -50,7 +50,7 @@ class TensorflowFolder:
 
 
 def prebuilt(version: str, folder: Path = FOLDER) -> Path:
-    """Where a wheel holds the kernels for this TensorFlow, if it does."""
+    """Returns the path at which a wheel has the kernels for this TensorFlow, if it has any."""
     return folder / f"tensorflow-{version}.so"
 
 
@@ -102,14 +102,13 @@ def compile_kernels(
         compilers: the first one that there is compiles.
 
     Raises:
-        ConfigError: there is no compiler, it does not succeed, or the folder cannot be written to; says what can be
-            done.
+        ConfigError: no compiler is found, it fails, or the folder is not writable; says what to do.
     """
     compiler = find_compiler(compilers)
     what = f"tfcollective's GPU kernels for TensorFlow {tensorflow.version}"
     if compiler is None:
         raise ConfigError(
-            f"{what} are not in this installation and have to be compiled, but there is no compiler "
+            f"{what} are not in this installation and must be compiled, but no compiler was found "
             f"({' or '.join(compilers)}). {_REMEDY}"
         )
     with _alone(output, what):
@@ -125,7 +124,9 @@ def compile_kernels(
 
 @contextlib.contextmanager
 def _alone(output: Path, what: str) -> Iterator[None]:
-    """No other process makes `output` meanwhile: all ranks of a node come at once, and a compiler takes gigabytes."""
+    """Keeps other processes from making `output` meanwhile: all ranks of a node come at once, and a compiler takes
+    gigabytes.
+    """
     try:
         output.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(output.with_name(f"{output.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -170,8 +171,9 @@ def _compile(line: Sequence[str], what: str) -> None:
 
 
 def compiled(tensorflow: TensorflowFolder, core: Path, cache: Path, sources: Path = SOURCES) -> Path:
-    """Where the kernels for this TensorFlow lie in the folder `cache`, which others can use as well: another version of
-    TensorFlow, of these sources or of the compiler's flags, and another processor, is another file."""
+    """Returns the path of the kernels for this TensorFlow in the folder `cache`, which others can use as well: another
+    version of TensorFlow, of these sources or of the compiler's flags, and another processor, is another file.
+    """
     digest = hashlib.sha256(repr((tensorflow, str(core), os.uname().machine)).encode())
     for source in sorted(path for path in sources.rglob("*") if path.is_file()):
         digest.update(source.read_bytes())
