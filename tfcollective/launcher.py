@@ -68,7 +68,7 @@ from tfcollective._launch.plan.job_file import job_text
 from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
 from tfcollective._launch.plan.platform_options import check_timeout, platform_options
 from tfcollective._launch.plan.rank_variables import rank_variables
-from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.plan.spec import OPTIONS, JobSpec
 from tfcollective._launch.platforms.commands import AGENT, CommandProvider, own_agent
 from tfcollective._launch.platforms.join import dealt_assignment, elastic_assignment, numbered_name
 from tfcollective._launch.report.report import exit_code, render
@@ -120,6 +120,7 @@ __all__ = [
     "NodeFacts",
     "NodeProvider",
     "NodeSettings",
+    "OPTIONS",
     "OutputFollower",
     "PASSED_ON",
     "Placement",

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
+from tfcollective._base.options import PATH
 from tfcollective._cli.command import resolve_command
 from tfcollective._cli.run import run_spec
 from tfcollective._launch.plan.hosts import read_hostfile
 from tfcollective._launch.plan.job_file import read_job
+from tfcollective._launch.plan.spec import OPTIONS
 
 _MOST_BYTES = 64 << 20
 
@@ -30,4 +32,5 @@ def job(launcher: str, hostfile: str | None, text: str | None) -> int:
     spec = read_job(sys.stdin.buffer.read(_MOST_BYTES) if text is None else text)
     if hostfile is not None:
         spec = replace(spec, hosts=read_hostfile(Path(hostfile)))
-    return run_spec(launcher, replace(spec, command=resolve_command(spec.command, None)))
+    here = {name: one.read(name, getattr(spec, name)) for name, one in OPTIONS.items() if one.kind is PATH}
+    return run_spec(launcher, replace(spec, **here, command=resolve_command(spec.command, None)))

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tfcollective._base.errors import LaunchError
 from tfcollective._base.exit_codes import ExitCode
 from tfcollective._cli.command import command_in_image
 from tfcollective._cli.groups import GroupedOption, group, option
 from tfcollective._cli.kubernetes_options import JOB_OPTIONS
-from tfcollective._cli.run import RunCommand, run
+from tfcollective._cli.run import TYPED, RunCommand, run
 from tfcollective._cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective._launch.launcher import ManifestLauncher, find_launcher
+from tfcollective._launch.plan.spec import MANIFEST_DEFAULTS
 
 _PLATFORM = "kubernetes"
 # Of `tfcollective run`: hosts, clusters and the terminal are the cluster's business.
@@ -85,49 +85,14 @@ def manifest(context: click.Context, /, command: Sequence[str], **options: Any) 
     one in a pod of its own, with agents in the others.
     """
     words = command_in_image(command, options["module"])
-    given = _given(context)
     options = {**_defaults_of_run(), **options, "launcher": _PLATFORM}
-    _, spec = job_spec(options, words)
+    options.update({name: value for name, value in MANIFEST_DEFAULTS.items() if options[name] is None})
+    _, spec = job_spec(options, words, in_image=True)
     launcher = _launcher()
-    of_run = {name: texts for name, texts in given.items() if name in {_name(one) for one in _OF_RUN}}
-    typed = ("tfcollective", "manifest", *(word for texts in given.values() for word in texts), "--", *words)
     settings = {"kind": options["kind"] or launcher.kinds[0], "key_secret": options["key_secret"]}
-    click.echo(launcher.manifest(spec, settings, of_run, typed), nl=False)
+    click.echo(launcher.manifest(spec, settings, ("tfcollective", "manifest", *context.meta[TYPED])), nl=False)
     return ExitCode.OK
 
 
 def _defaults_of_run() -> Mapping[str, Any]:
     return {name: value for name, value in run.make_context("run", ["true"]).params.items() if name != "command"}
-
-
-def _given(context: click.Context) -> dict[str, tuple[str, ...]]:
-    """The options that were given, also by a configuration file, each with its words; not what is in the command."""
-    sources = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT)
-    return {
-        _name(one): _words(one, context.params[str(one.name)])
-        for one in context.command.params
-        if isinstance(one, click.Option)
-        and one.name not in ("module", "config_file")
-        and context.get_parameter_source(str(one.name)) in sources
-        and not _is_absent(context.params.get(str(one.name)))
-    }
-
-
-def _is_absent(value: Any) -> bool:
-    """Whether an option has no value; 0 is one."""
-    return value is None or value is False or value == ()
-
-
-def _name(one: click.Option) -> str:
-    """The long form of an option, the first of several."""
-    return next(text for text in one.opts if text.startswith("--") or len(one.opts) == 1)
-
-
-def _words(one: click.Option, value: Any) -> tuple[str, ...]:
-    name = _name(one)
-    if one.is_flag:
-        return (name,)
-    if one.multiple:
-        return tuple(word for text in value for word in (name, str(text)))
-    values = value if isinstance(value, tuple) else (value,)
-    return (name, *(f"{each:g}" if isinstance(each, float) else str(each) for each in values))

@@ -35,11 +35,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
 _NEEDS = {"kubernetes": "kubernetes", "mpi": "mpi4py", "spark": "pyspark", "yarn": "skein"}
 
 
+TYPED = f"{__name__}.typed"  #: where a context has the words of its command line
+
+
 class RunCommand(GroupedCommand):
     """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See :class:`click.Command`."""
+        ctx.meta[TYPED] = tuple(args)  # click takes the words out of the list
         with_value = {
             name
             for option in self.params

@@ -150,15 +150,13 @@ def warn_of_ignored(context: click.Context) -> None:
         click.echo(f"tfcollective: no effect here: {', '.join(noted)}", err=True)
 
 
-def job_spec(
-    options: Mapping[str, Any], command: tuple[str, ...], settings: Settings | None = None
-) -> tuple[str, JobSpec]:
+def job_spec(options: Mapping[str, Any], command: tuple[str, ...], *, in_image: bool = False) -> tuple[str, JobSpec]:
     """The launcher's name and the job that the values of the command line mean.
 
-    ``settings`` say what it does not; None: those of the environment. Raises ConfigError.
+    ``in_image``: neither the variables nor the directory of this process count where the job runs. Raises ConfigError.
     """
-    settings = settings or Settings.load(without_outer_job(environ_snapshot()))
-    given = _given(options)
+    settings = Settings() if in_image else Settings.load(without_outer_job(environ_snapshot()))
+    given = read_options(_given(options), here=not in_image)
     launcher, platform, instead = choose_platform(options, given, given.get("engine", settings.engine))
     spec = build_job(
         command,
@@ -185,4 +183,4 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
         if said["hosts"] is not None:
             raise ConfigError("-H and --hostfile cannot be combined: give one of them")
         said["hosts"] = Path(options["hostfile"])
-    return read_options(said)
+    return said

@@ -275,19 +275,12 @@ class ManifestLauncher(ABC):
     kinds: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def manifest(
-        self,
-        spec: JobSpec,
-        settings: Mapping[str, Any],
-        given: Mapping[str, tuple[str, ...]],
-        typed: Sequence[str] = (),
-    ) -> str:
+    def manifest(self, spec: JobSpec, settings: Mapping[str, Any], typed: Sequence[str] = ()) -> str:
         """The description, as text: the same arguments give the same text, and no key is in it.
 
         Args:
             spec: the job; its command is what runs on the platform.
             settings: further settings of the platform, for the description alone.
-            given: options of ``tfcollective run`` that the user has given, each with its words, by name.
             typed: the whole command line, for a comment.
 
         Raises:

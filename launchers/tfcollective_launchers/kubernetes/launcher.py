@@ -107,16 +107,10 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
         """See :class:`CheckedLauncher`."""
         return findings(platform)
 
-    def manifest(
-        self,
-        spec: JobSpec,
-        settings: Mapping[str, Any],
-        given: Mapping[str, tuple[str, ...]],
-        typed: Sequence[str] = (),
-    ) -> str:
+    def manifest(self, spec: JobSpec, settings: Mapping[str, Any], typed: Sequence[str] = ()) -> str:
         """See :class:`ManifestLauncher`."""
         options = KubernetesOptions.from_platform({**spec.platform, **settings})
-        return manifest_of(Wanted(spec, options, given), typed)
+        return manifest_of(Wanted(spec, options), typed)
 
     # ---- jobs that are there ---------------------------------------------------------------------------------------
 

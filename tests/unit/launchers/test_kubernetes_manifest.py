@@ -13,6 +13,7 @@ import pytest
 from manifests import pod_templates, problems, read
 
 from tfcollective._cli.app import invoke
+from tfcollective._launch.plan.job_file import read_job
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = Path(__file__).with_name("golden")
@@ -168,9 +169,11 @@ def test_variables_reach_the_ranks_as_they_were_typed(manifest):
 def test_a_launcher_waits_for_the_agents_that_an_elastic_job_begins_with(manifest):
     _, launcher, agents = read(manifest(*JOBS["job-elastic"]))
     command = launcher["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command[:8] == ["tfcollective", "run", "--num-proc", "4", "--min-np", "2", "--max-np", "8"]
-    assert command[command.index("--wait-for-agents") + 1] == "4"
-    assert command[command.index("--") + 1 :] == ["python", "train.py", "--epochs", "5"]
+    assert command[:4] == ["tfcollective", "job", "--launcher", "agents"]
+    job = read_job(command[4])
+    assert (job.num_proc, job.min_proc, job.max_proc) == (4, 2, 8)
+    assert job.platform == {"agents": 4, "port": 29477}
+    assert job.command == ("python", "train.py", "--epochs", "5")
     assert agents["spec"]["completions"] == 8
     host = launcher["spec"]["template"]["spec"]["hostname"]
     assert f"{host}.train:29477" in agents["spec"]["template"]["spec"]["containers"][0]["command"]
@@ -182,7 +185,27 @@ def test_a_number_that_is_0_counts(manifest):
     assert read(text)[1]["spec"]["backoffLimit"] == 0
     launcher = read(manifest(*SIZE, *ELASTIC, "--stall-warning", "0"))[1]
     command = launcher["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert command[command.index("--stall-warning") + 1] == "0"
+    assert read_job(command[4]).stall_warning == 0
+
+
+def test_neither_the_variables_nor_the_directory_of_this_process_count(manifest, monkeypatch, tmp_path):
+    options = (*SIZE, "--log-dir", "logs")
+    text = manifest(*options)
+    monkeypatch.setenv("TFCOLLECTIVE_OP_TIMEOUT", "77")
+    monkeypatch.chdir(tmp_path)
+    assert manifest(*options) == text
+    assert read_job(read(text)[1]["spec"]["template"]["spec"]["containers"][0]["command"][4]).log_dir == "logs"
+
+
+def test_hosts_of_an_mpijob_are_found_where_it_runs(manifest):
+    def launcher(*arguments):
+        (job,) = read(manifest("--kind", "mpijob", *SIZE, *arguments))
+        template = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
+        return template["spec"]["containers"][0]["command"]
+
+    fixed, elastic = launcher(), launcher(*ELASTIC)
+    assert fixed[2:6] == ["--launcher", "ssh", "--hostfile", "/etc/mpi/hostfile"]
+    assert read_job(elastic[4]).discovery == ("/etc/mpi/discover_hosts.sh",)
 
 
 def test_a_queue_of_kueue_gets_the_job_suspended(manifest):

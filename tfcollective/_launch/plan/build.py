@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.options import check_names
+from tfcollective._base.options import PATH, check_names
 from tfcollective._base.settings import Settings
 from tfcollective._base.task_specs import check_task_specs, trainers_of
 from tfcollective._launch.plan.hosts import Host, first_size, usable_hosts
@@ -15,14 +15,16 @@ from tfcollective._launch.plan.spec import OPTIONS, FunctionCall, JobSpec
 _NO_SIZE = "the number of ranks is missing: give -np N or --task-spec ROLE:instances=N"
 
 
-def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(given: Mapping[str, Any], *, here: bool = True) -> dict[str, Any]:
     """The values of options by name, read from texts or taken from Python code; what is None is left out.
 
-    Raises ConfigError for an option that is unknown, or a text that means nothing.
+    A relative path is one in the working directory, or stays as it is if the job does not run ``here``. Raises
+    ConfigError for an option that is unknown, or a text that means nothing.
     """
     check_names(given, {*OPTIONS, "platform"}, "option")
     said = {name: value for name, value in given.items() if value is not None}
-    return {name: OPTIONS[name].read(name, value) if name in OPTIONS else value for name, value in said.items()}
+    kept = {"platform", *(name for name, one in OPTIONS.items() if one.kind is PATH and not here)}
+    return {name: value if name in kept else OPTIONS[name].read(name, value) for name, value in said.items()}
 
 
 def build_job(

@@ -322,6 +322,12 @@ class JobSpec(ProcessOptions):
         }
 
     @property
+    def chosen_options(self) -> tuple[str, ...]:
+        """The names of the options that are not as by default."""
+        usual = JobSpec(self.command, self.num_proc)
+        return tuple(name for name in OPTIONS if getattr(self, name) != getattr(usual, name))
+
+    @property
     def world(self) -> tuple[TaskKey, ...]:
         """The tasks that have a rank, in rank order."""
         return self.tasks or workers(self.num_proc)

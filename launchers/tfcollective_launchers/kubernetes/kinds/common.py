@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcollective.launcher import TIMING, ConfigError, ExitCode, JobSpec, UnsupportedError, gpu_variables, variable
+from tfcollective.launcher import (
+    OPTIONS,
+    TIMING,
+    ConfigError,
+    ExitCode,
+    JobSpec,
+    UnsupportedError,
+    gpu_variables,
+    job_text,
+    variable,
+)
 from tfcollective_launchers.kubernetes.names import KEY_DIRECTORY, SHARED_MEMORY
 from tfcollective_launchers.kubernetes.options import KubernetesOptions, Toleration, Volume
 
@@ -19,26 +29,16 @@ AGENTS = "agents"
 PORT = 29477  # where the ranks meet: tfcollective's own default
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _DAY_S = 86400
-_RESTARTS = 3
 _NAME, _INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 _COMPONENT, _BY = "app.kubernetes.io/component", "app.kubernetes.io/managed-by"
 # Errors that come again: wrong usage or configuration, and errors of our own.
 FINAL_CODES = (int(ExitCode.USAGE), int(ExitCode.INTERNAL))
 #: The launcher's pod takes part in no training.
 LAUNCHER_RESOURCES: Object = {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "1Gi"}}
-#: Options of ``tfcollective run`` that processes without a launcher can be given, as variables.
-_AS_VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "--op-timeout": ("op_timeout",),
-    "--start-timeout": ("start_timeout",),
-    "--stall-warning": ("stall_warning",),
-    "--no-stall-check": ("stall_warning",),
-    "--transport": ("transport",),
-    "--port-range": ("port_range",),
-    "--log-level": ("log_level",),
-    "--verbose": ("log_level",),
-}
+#: Options that processes without a launcher can be given, as variables.
+_AS_VARIABLES = ("start_timeout", "op_timeout", "stall_warning", "transport", "port_range", "log_level")
 # These say how many pods there are, or stand in the manifest itself.
-_IN_MANIFEST = ("--num-proc", "--env", "--grace", "--max-restarts", "--bucket-mb")
+_IN_MANIFEST = ("num_proc", "env", "grace", "max_restarts", "bucket_mb")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,10 @@ class Wanted:
     Attributes:
         spec: the job; its command is what runs in the image.
         options: the platform's settings.
-        given: options of ``tfcollective run``, each with its words, by name.
     """
 
     spec: JobSpec
     options: KubernetesOptions
-    given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -63,7 +61,8 @@ class Wanted:
     @property
     def needs_launcher(self) -> tuple[str, ...]:
         """Why the job needs a launcher in a pod of its own; empty: its pods can meet without one, a rank in each."""
-        why = [option for option in self.given if option not in (*_AS_VARIABLES, *_IN_MANIFEST)]
+        chosen = [name for name in self.spec.chosen_options if name not in (*_AS_VARIABLES, *_IN_MANIFEST)]
+        why = [OPTIONS[name].flags[0] for name in chosen]
         return (*why, *(("--procs-per-pod",) if self.options.procs_per_pod > 1 else ()))
 
     @property
@@ -80,7 +79,7 @@ class Wanted:
     @property
     def restarts(self) -> int:
         """How often the ranks may be started again after a failure."""
-        return self.spec.max_restarts if "--max-restarts" in self.given else _RESTARTS
+        return self.spec.max_restarts
 
     def check_gpus(self) -> None:
         """Raises ConfigError if the ranks of a pod need more GPUs than it has."""
@@ -89,15 +88,6 @@ class Wanted:
             gpu_variables(0, options.procs_per_pod, self.spec.rank_env, [""] * options.gpus)
         except ConfigError as error:
             raise ConfigError(f"--gpus {options.gpus}: in each pod, {error}") from error
-
-    def run_options(self, *, restarts: bool = True) -> tuple[str, ...]:
-        """The options that a launcher in a pod is given; ``restarts``: whether it starts its ranks again, and not what
-        has started it."""
-        own = ("--grace", "--max-restarts")
-        typed = (word for option, texts in self.given.items() if option not in own for word in texts)
-        timeout = () if "--start-timeout" in self.given else ("--start-timeout", f"{TIMING.pods_start:g}")
-        again = ("--max-restarts", str(self.restarts)) if restarts else ()
-        return (*typed, "--grace", f"{self.spec.grace:g}", *again, *timeout)
 
     def check_without_launcher(self, known: Sequence[str] = ()) -> None:
         """Raises UnsupportedError if the job needs a launcher, which its kind has not; ``known`` are options that the
@@ -184,16 +174,12 @@ def failure_policy(action: str, codes: Sequence[int] = FINAL_CODES) -> Object:
 def rank_variables(wanted: Wanted, meeting: str) -> list[Object]:
     """Variables of processes that meet without a launcher, at ``meeting`` (HOST:PORT); empty: elsewhere said."""
     spec = wanted.spec
-    said = {variable(name): _text(getattr(spec, name)) for name in _variables_given(wanted)}
+    said = {variable(name): _text(getattr(spec, name)) for name in _AS_VARIABLES if name in spec.chosen_options}
     place = {variable("size"): str(spec.num_proc), variable("rendezvous"): meeting} if meeting else {}
-    own = {**place, variable("start_timeout"): f"{TIMING.pods_start:g}", **said, "PYTHONUNBUFFERED": "1"}
+    own = {**place, **said, "PYTHONUNBUFFERED": "1"}
     # Pods of one node share no memory: each is a node of its own.
     node = {"name": variable("node_id"), "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     return [node, *variables({**own, **key_variable(), **spec.rank_env})]
-
-
-def _variables_given(wanted: Wanted) -> list[str]:
-    return [name for option in wanted.given for name in _AS_VARIABLES.get(option, ())]
 
 
 def _text(value: object) -> str:
@@ -354,16 +340,17 @@ def _source_of(volume: Volume) -> Object:
 
 
 def launcher_command(wanted: Wanted, *, restarts: bool) -> tuple[str, ...]:
-    """The launcher that waits for the agents of the other pods; see :meth:`Wanted.run_options`."""
-    agents = ("--wait-for-agents", str(wanted.pods), "--port", str(PORT))
-    return ("tfcollective", "run", *wanted.run_options(restarts=restarts), *agents, "--", *wanted.spec.command)
+    """The launcher that waits for the agents of the other pods. ``restarts``: whether it starts its ranks again, and
+    not what has started it."""
+    spec = replace(wanted.spec, platform={"agents": wanted.pods, "port": PORT})
+    spec = spec if restarts else replace(spec, max_restarts=0)
+    return ("tfcollective", "job", "--launcher", "agents", job_text(spec))
 
 
 def agent_command(wanted: Wanted, launcher: str) -> tuple[str, ...]:
     """The agent of a pod; ``launcher`` is the host name of the launcher's."""
     join = ("--join", f"{launcher}:{PORT}", "--slots", str(wanted.options.procs_per_pod))
-    timeout = wanted.spec.start_timeout if "--start-timeout" in wanted.given else TIMING.pods_start
-    return ("tfcollective", "agent", *join, "--start-timeout", f"{timeout:g}")
+    return ("tfcollective", "agent", *join, "--start-timeout", f"{wanted.spec.start_timeout:g}")
 
 
 def supervised_variables() -> list[Object]:
@@ -372,7 +359,7 @@ def supervised_variables() -> list[Object]:
 
 
 def launcher_template(wanted: Wanted, *, restarts: bool, **spec: Any) -> Object:
-    """The pod of the launcher; see :meth:`Wanted.run_options`."""
+    """The pod of the launcher; see :func:`launcher_command`."""
     return pod_template(
         wanted,
         LAUNCHER,

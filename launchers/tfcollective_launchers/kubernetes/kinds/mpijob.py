@@ -3,7 +3,9 @@ which the operator has set up; the job key goes the same way, so there is no Sec
 
 from __future__ import annotations
 
-from tfcollective.launcher import ConfigError
+from dataclasses import replace
+
+from tfcollective.launcher import ConfigError, job_text
 from tfcollective_launchers.kubernetes.kinds.common import (
     LAUNCHER,
     LAUNCHER_RESOURCES,
@@ -21,7 +23,7 @@ from tfcollective_launchers.kubernetes.names import check_host_names
 _HOSTS = "/etc/mpi/hostfile"
 _DISCOVERY = "/etc/mpi/discover_hosts.sh"  # the operator keeps it up to date
 # The workers' keys are as new as they are, and the network of the pods is the operator's.
-_SSH = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+_SSH = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR")
 _SSHD = ("/usr/sbin/sshd", "-De")
 _HOME = "/home/mpiuser"  # of the operator's base images, for sshd without root
 
@@ -60,10 +62,11 @@ def mpijob_objects(wanted: Wanted) -> list[Object]:
 
 
 def _launcher(wanted: Wanted) -> Object:
+    spec = replace(wanted.spec, platform={"options": _SSH})
     hosts: tuple[str, ...] = ("--hostfile", _HOSTS)
-    if wanted.spec.bounds is not None:
-        hosts = ("--host-discovery-script", _DISCOVERY, "--slots", str(wanted.options.procs_per_pod))
-    command = ("tfcollective", "run", *wanted.run_options(), *hosts, "--ssh-options", _SSH, "--", *wanted.spec.command)
+    if spec.bounds is not None:
+        spec, hosts = replace(spec, discovery=(_DISCOVERY,), slots=wanted.options.procs_per_pod), ()
+    command = ("tfcollective", "job", "--launcher", "ssh", *hosts, job_text(spec))
     template = pod_template(
         wanted,
         LAUNCHER,
