@@ -62,7 +62,7 @@ from tfcollective._launch.launcher import (
     find_launcher,
 )
 from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
 from tfcollective._launch.plan.hosts import Host, Share, share_out
 from tfcollective._launch.plan.job_file import job_text
 from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
@@ -119,6 +119,8 @@ __all__ = [
     "ManifestLauncher",
     "NodeFacts",
     "NodeProvider",
+    "Arrival",
+    "Refill",
     "NodeSettings",
     "OPTIONS",
     "OutputFollower",

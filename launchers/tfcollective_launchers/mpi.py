@@ -19,6 +19,7 @@ from tfcollective.launcher import (
     ACCEPT_NEW,
     DEFAULTS,
     TIMING,
+    Arrival,
     Assignment,
     Capabilities,
     ConfigError,
@@ -178,7 +179,7 @@ class MpirunProvider(NodeProvider):
         failed: whether the job has failed. Then mpirun, which goes on looking for processes to kill, is not waited for.
     """
 
-    named = False
+    arrival = Arrival.COUNTED
 
     def __init__(self, command: Callable[[str], Sequence[str]], failed: Callable[[], bool]) -> None:
         self._command = command

@@ -18,7 +18,7 @@ from tfcollective._launch.elastic.follow import ElasticSupervision
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.nodes.gather import gather, refuse, turn_away
 from tfcollective._launch.nodes.live import Agents, Node
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan
 from tfcollective._launch.plan.spec import JobSpec
@@ -174,7 +174,7 @@ def run_on_nodes(
         hosts = assignment.hosts or job.spec.hosts
         agents, elastic = _agents_of(job, client, provider, parts, hosts, requests[0], python, discovery)
         unused = [facts for facts in found if facts.number not in {node.facts.number for node in parts}]
-        if elastic is None or not provider.others_may_come:
+        if elastic is None or provider.arrival is not Arrival.OPEN:
             _dismiss(unused, client, provider, "there are fewer ranks than agents: this one is not needed")
             unused = []
         for node, workers in parts.items():
@@ -241,7 +241,7 @@ def _await_end(
     stop: DeferredCall,
 ) -> AgentFailure | None:
     """Waits for the agents of a job of fixed size; see :meth:`Agents.wait`."""
-    if provider.others_may_come:
+    if provider.arrival is Arrival.OPEN:
         turn_away(client, provider, found, again=provider.come_again and job.spec.starts_again)
     with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
         stop.open(agents.heed)
@@ -260,7 +260,7 @@ def _await_elastic_end(
     """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
     with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.went), "tfc-events"):
         stop.open(agents.heed)
-        if provider.others_may_come:
+        if provider.arrival is Arrival.OPEN:
             elastic.take_in(unused, found)
         return agents.wait(lambda: job.failed)
 
@@ -273,8 +273,8 @@ def _without_node(assignment: Assignment) -> list[TaskKey]:
 
 def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[NodeFacts]) -> bool:
     """Whether an elastic job may begin though only these nodes have come: others may come later."""
-    bounds = job.spec.bounds
-    if bounds is None or not (provider.others_may_come or (provider.adds_nodes and provider.takes_nodes)):
+    bounds, refills = job.spec.bounds, provider.refill is not Refill.NONE
+    if bounds is None or not (provider.arrival is Arrival.OPEN or (provider.takes_nodes and refills)):
         return False
     try:
         missing = _without_node(assign(here))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tfcollective.launcher import (
     TIMING,
+    Arrival,
     ConfigError,
     ContainerProvider,
     ExitCode,
@@ -98,8 +99,7 @@ class PodProvider(ContainerProvider):
     """
 
     units = "pods"
-    named = False
-    others_may_come = True
+    arrival = Arrival.OPEN
 
     def __init__(self, share: int) -> None:
         self._share = share

@@ -90,7 +90,6 @@ class SlurmProvider(CommandProvider):
 
     units = "nodes"
     takes_nodes = True
-    renews = False
     advice = (
         ". If the step cannot be created, see `squeue --steps` and the end of slurmd's log; if the agents cannot reach "
         "the coordinator, choose another network with --network-interface"

@@ -14,6 +14,7 @@ from tfcollective.launcher import (
     NodeProvider,
     NodeSettings,
     OutputFollower,
+    Refill,
     Went,
     encode_line,
     get_logger,
@@ -154,7 +155,8 @@ class SparkProvider(NodeProvider):
         output: OutputFollower,
         enrolled: Callable[[], Sequence[NodeFacts]],
     ) -> None:
-        self.adds_nodes = separate
+        self.refill = Refill.RENEWED if separate else Refill.NONE
+        self._separate = separate
         self._context = context
         self._group = group
         self._files = files
@@ -173,7 +175,7 @@ class SparkProvider(NodeProvider):
     def request(self, nodes: Sequence[NodeSettings]) -> None:
         """See :class:`NodeProvider`."""
         with self._lock:
-            for some in [[one] for one in nodes] if self.adds_nodes else [nodes]:
+            for some in [[one] for one in nodes] if self._separate else [nodes]:
                 group = f"{self._group}-{len(self._stages)}"
                 settings = [replace(one, instance=f"{group}/{one.name}", executable=self._executable) for one in some]
                 text = f"tfcollective: {', '.join(one.name for one in some)}"
@@ -184,7 +186,7 @@ class SparkProvider(NodeProvider):
     def release(self, name: str) -> None:
         """See :class:`NodeProvider`. Where all have one stage, they end with the job."""
         stage = self._stage_of(name)
-        if stage is not None and self.adds_nodes:
+        if stage is not None and self._separate:
             stage.cancel()
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from tfcollective.launcher import (
     HostedOutcome,
     NodeFacts,
     NodeSettings,
+    Refill,
     TfCollectiveError,
     Went,
     choose_address,
@@ -130,7 +131,7 @@ class SkeinPlatform(ContainerProvider):
     """skein's application, as the master asks it. A container that has gone is followed by another one of the same
     service, on whatever machine YARN gives; skein counts the containers of a service."""
 
-    adds_nodes = True
+    refill = Refill.RENEWED
 
     def __init__(
         self,

@@ -20,11 +20,11 @@ from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.store_keys import end_key, item_key, orders_key
 from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.nodes.gather import all_enrolled, follow_arrivals, gather, turn_away
-from tfcollective._launch.nodes.provider import Went
+from tfcollective._launch.nodes.provider import Arrival, Went
 
 NAMED = {"units": "containers"}
 KINDS = {"slots": "int", "ports": "array", "host": "str"}
-JOINING = {"named": False, "others_may_come": True}
+JOINING = {"arrival": Arrival.OPEN}
 
 
 @pytest.fixture

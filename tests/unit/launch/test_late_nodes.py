@@ -21,7 +21,7 @@ from tfcollective._control.store_keys import end_key
 from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.agent.protocol import FirstOrder, NodeSettings
 from tfcollective._launch.nodes.late_nodes import LateNodes
-from tfcollective._launch.nodes.provider import NodeFacts, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeFacts, Refill, Went
 from tfcollective._launch.plan.hosts import Host
 
 
@@ -46,7 +46,7 @@ class Platform(FakeProvider):
     """Each request brings an agent on the next of these machines; "": it never comes."""
 
     def __init__(self, client, *machines):
-        super().__init__(adds_nodes=True, takes_nodes=True)
+        super().__init__(refill=Refill.RENEWED, takes_nodes=True)
         self.client, self.machines, self.here = client, list(machines), ""
         self.numbers = []
 
@@ -165,7 +165,7 @@ def followed(client, made_on):
     """Follows the agents that come to a job that has one already; what is taken in, as a queue."""
     (known,) = come(client, "a")
     agents, arrived = Agents(), queue.SimpleQueue()
-    late = made_on(FakeProvider(named=False, others_may_come=True), agents)
+    late = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
     late.follow([NodeFacts(number=known)], lambda host, node: arrived.put((host, node)))
     return SimpleNamespace(late=late, agents=agents, arrived=arrived)
 
@@ -190,7 +190,7 @@ def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, mad
     (number,) = come(client, "b")
     followed.arrived.get(timeout=within(20))
     client.put(end_key(number), {"failure": None, "signal": None})
-    late = made_on(FakeProvider(named=False, others_may_come=True), agents)
+    late = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
     late.follow([], lambda host, node: arrived.put(host.name))
     come(client, "c")
     assert [arrived.get(timeout=within(20)) for _ in range(2)] == ["a", "c"]
@@ -199,7 +199,7 @@ def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, mad
 
 def test_one_that_was_killed_before_it_was_taken_in_counts_as_ended(client, made_on):
     """It does not say so itself, and the coordinator would remember it for as long as the job runs."""
-    late = made_on(FakeProvider(named=False, others_may_come=True), Agents(), host_timeout=0.0)
+    late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
     late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
     (number,) = come(client, "b")
     assert client.wait(end_key(number), timeout=within(20)) is not None
@@ -207,7 +207,7 @@ def test_one_that_was_killed_before_it_was_taken_in_counts_as_ended(client, made
 
 def test_one_that_was_stopped_before_it_was_taken_in_may_come_again_when_it_goes_on(client, made_on):
     """It would wait for its first order until the start timeout, and could not take part."""
-    late = made_on(FakeProvider(named=False, others_may_come=True), Agents(), host_timeout=0.0)
+    late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
     late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
     (number,) = come(client, "b")
     order = decode(refusal(client, number).encode(), FirstOrder, "the order")

@@ -13,7 +13,7 @@ from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import AgentConfig, Order
 from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import NodeSettings, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeSettings, Refill, Went
 from tfcollective._launch.plan.hosts import parse_hosts, share_out
 from tfcollective._launch.plan.planner import plan_hosts
 from tfcollective._launch.plan.spec import JobSpec
@@ -80,7 +80,7 @@ def test_every_node_gets_its_part(job, client):
 
 
 def test_a_node_without_a_part_is_released(job, client):
-    provider = FakeProvider(named=False)
+    provider = FakeProvider(arrival=Arrival.COUNTED)
     numbers = come(client, "a", "b")
 
     def assign(found):
@@ -133,7 +133,7 @@ def test_nodes_that_do_not_come(job, client):
 
 # ---- elastic jobs of which not all nodes come ------------------------------------------------------------------------
 
-RENEWS = {"adds_nodes": True, "takes_nodes": True}
+RENEWS = {"refill": Refill.RENEWED, "takes_nodes": True}
 
 
 @pytest.mark.parametrize(
@@ -142,14 +142,14 @@ RENEWS = {"adds_nodes": True, "takes_nodes": True}
         (2, ("a",), RENEWS),
         (3, ("a",), RENEWS),
         (2, ("b",), RENEWS),
-        (2, ("a",), {"others_may_come": True}),
-        (2, ("a",), {"adds_nodes": True}),  # elsewhere a node that has not come will not
+        (2, ("a",), {"arrival": Arrival.OPEN}),
+        (2, ("a",), {"refill": Refill.SAME}),  # elsewhere a node that has not come will not
         (None, ("a",), RENEWS),
     ],
 )
 def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least, came, attributes):
     spec = replace(SPEC, min_proc=least)
-    begins = least == 2 and came == ("a",) and attributes != {"adds_nodes": True}
+    begins = least == 2 and came == ("a",) and attributes != {"refill": Refill.SAME}
     with Job(spec, PLAN) as job, client_of(job, 3) as client:
         provider = Here(client, came, **attributes)
         asked = requests(job, "a", "b", timeout=0.3)
@@ -168,7 +168,7 @@ def test_nodes_that_have_no_room_for_the_ranks_are_refused_with_the_reason(job, 
     def assign(found):
         raise ConfigError("3 processes do not fit")
 
-    provider = Here(client, named=False, others_may_come=True)
+    provider = Here(client, arrival=Arrival.OPEN)
     provider.orders = lambda name: None
     with pytest.raises(ConfigError, match="do not fit"):
         run_on_nodes(job, client, provider, requests(job, "", ""), assign)

@@ -19,7 +19,7 @@ from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import EnrolledNode, FindGone, ListNodes
 from tfcollective._control.store_keys import item_key, orders_key
 from tfcollective._launch.agent.protocol import NodeFacts, refusal_line
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Went
 
 _POLL_S = 0.5
 _LOOK_S = 3.0
@@ -85,7 +85,7 @@ def version_problem(facts: NodeFacts) -> str | None:
 def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider) -> Callable[[bytes], None]:
     """What hands a line of orders to this node, also from signal handlers: the provider's pipe to it, or the
     coordinator, until ``client`` is closed."""
-    pipe = provider.orders(node.name) if provider.named else None
+    pipe = provider.orders(node.name)
     if pipe is not None:
         return pipe
     queued = OrderQueue(Channel(client, FOREVER), orders_key(node.number))
@@ -98,7 +98,7 @@ def refuse(
     """Orders the agent of this node to end before it has begun: its first order, and its only one. ``again``: it may be
     needed later."""
     line = refusal_line(why, again)
-    pipe = provider.orders(node.name) if provider.named else None
+    pipe = provider.orders(node.name)
     if pipe is not None:
         pipe(line)
         return
@@ -209,7 +209,7 @@ class _Gathering:
             problem = self._unwanted(arrival) or version_problem(arrival)
             if problem is None:
                 self.arrivals.append(arrival)
-            elif self.provider.others_may_come or self._unwanted(arrival) is not None:
+            elif self.provider.arrival is Arrival.OPEN or self._unwanted(arrival) is not None:
                 refuse(arrival, self.client, self.provider, problem)
                 say(f"refused an agent on {arrival.host}: {problem}")
             elif self.after is not None:
@@ -220,7 +220,7 @@ class _Gathering:
 
     def _unwanted(self, facts: NodeFacts) -> str | None:
         """Why an agent that has enrolled is none that was asked for, or None."""
-        if not self.provider.named:
+        if self.provider.arrival is not Arrival.NAMED:
             return None
         if facts.name not in self.names:
             return f"{facts.name} is not a node of this job"
@@ -239,7 +239,8 @@ class _Gathering:
         missing = [name for name in self.names if name not in came]
         hosts = ", ".join(one.host for one in here) or "none"
         parts = [f"{len(here)} of {len(self.names)} {self.provider.units} {what}"]
-        parts.append(f"missing: {self.provider.describe_missing(missing)}" if self.provider.named else f"here: {hosts}")
+        named = self.provider.arrival is Arrival.NAMED
+        parts.append(f"missing: {self.provider.describe_missing(missing)}" if named else f"here: {hosts}")
         gone = [one.host for one in self.arrivals if one not in here]
         parts += [f"gone again: {', '.join(gone)}"] if gone else []
         return "; ".join(parts) + advice

@@ -24,7 +24,7 @@ from tfcollective._launch.nodes.gather import (
     version_problem,
 )
 from tfcollective._launch.nodes.live import Agents, Node
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.running.job import Job
 
@@ -68,17 +68,17 @@ class LateNodes:
     @property
     def possible(self) -> bool:
         """Whether the platform can start any."""
-        return self._provider.adds_nodes
+        return self._provider.refill is not Refill.NONE
 
     @property
     def come_by_themselves(self) -> bool:
         """Whether agents come that nothing here has asked for."""
-        return self._provider.others_may_come
+        return self._provider.arrival is Arrival.OPEN
 
     @property
     def renews(self) -> bool:
-        """See :class:`NodeProvider`."""
-        return self._provider.renews
+        """Whether the platform gives another node for one that it has taken away."""
+        return self._provider.refill is Refill.RENEWED
 
     def machine(self, host: str) -> str:
         """See :meth:`NodeProvider.machine`."""

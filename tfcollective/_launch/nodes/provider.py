@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
 
@@ -33,6 +34,22 @@ class Went:
         return self.name in ("", node.name) and self.instance in ("", node.instance)
 
 
+class Arrival(Enum):
+    """How the agents of a job come."""
+
+    NAMED = "named"  # each enrols under a name that was asked for
+    COUNTED = "counted"  # as many as were asked for come by themselves; each may take any part
+    OPEN = "open"  # as COUNTED, and others may come: an elastic job takes them in, others turn them away
+
+
+class Refill(Enum):
+    """What further calls of :meth:`NodeProvider.request` do while an elastic job runs."""
+
+    NONE = "none"  # there are none
+    SAME = "same"  # start an agent on another host, or again on the host of one that has gone
+    RENEWED = "renewed"  # the platform gives another node under the name of one that it has taken away
+
+
 class NodeProvider(ABC):
     """The nodes of one job on one platform. A context manager: afterwards it holds nothing of the platform's.
 
@@ -41,24 +58,20 @@ class NodeProvider(ABC):
 
     Attributes:
         units: what people call its nodes.
-        named: whether agents enrol under the names that were asked for; else any agent may take any part.
-        others_may_come: whether agents may come that were not asked for: an elastic job takes them in, other jobs turn
-            them away once they have theirs, and one that cannot take part is waited past.
+        arrival: how its agents come. Where it is :attr:`Arrival.OPEN`, one that cannot take part is waited past.
+        refill: what may be asked for while an elastic job runs; the request may wait then.
         local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
         takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
             may replace, and so is one whose agent gets a signal that the launcher has not asked for.
-        adds_nodes: whether :meth:`request` may be called again while the job runs, for other nodes or for some that
-            have gone; it may wait then.
         come_again: whether agents join again by themselves when the job has failed and is started again.
         advice: what a person may do about nodes that do not come.
     """
 
     units: str = "agents"
-    named: bool = True
-    others_may_come: bool = False
+    arrival: Arrival = Arrival.NAMED
+    refill: Refill = Refill.NONE
     local: bool = False
     takes_nodes: bool = False
-    adds_nodes: bool = False
     come_again: bool = False
     advice: str = (
         ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
@@ -70,12 +83,6 @@ class NodeProvider(ABC):
 
     def __exit__(self, *unused: object) -> None:
         self.close()
-
-    @property
-    def renews(self) -> bool:
-        """Whether the platform gives another node for one that it has taken away in order, under the same name: where
-        it takes nodes and adds them, unless it says otherwise."""
-        return self.adds_nodes and self.takes_nodes
 
     @abstractmethod
     def request(self, nodes: Sequence[NodeSettings]) -> None:
@@ -107,7 +114,7 @@ class NodeProvider(ABC):
         return None
 
     def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
-        """Of an agent that has come while an elastic job ran, where :attr:`others_may_come`: what it has said of
+        """Of an agent that has come while an elastic job ran, where :attr:`arrival` is open: what it has said of
         itself, with its name in the job, and how many ranks it takes."""
         return facts, facts.slots or 1
 

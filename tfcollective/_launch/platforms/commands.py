@@ -19,7 +19,7 @@ from tfcollective._base.processes import end_process, program_of
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.output import Console, OutputPump
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import NodeProvider, Refill, Went
 
 
 class LineWriter:
@@ -164,7 +164,7 @@ class CommandProvider(NodeProvider):
         self._commands = dict(commands)
         self._here = set(here)
         self._find = find
-        self.adds_nodes = find is not None
+        self.refill = Refill.NONE if find is None else Refill.SAME
         self._earlier: list[AgentCommand] = []  # of nodes that have gone and come again
         self._whole_lines = whole_lines
         self._processes: dict[str, AgentCommand] = {}

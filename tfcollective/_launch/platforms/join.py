@@ -19,7 +19,7 @@ from tfcollective._base.settings import Settings, environ_snapshot, variable
 from tfcollective._control.identity.keys import read_key, read_key_file
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
 from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
-from tfcollective._launch.nodes.provider import NodeProvider
+from tfcollective._launch.nodes.provider import Arrival, NodeProvider
 from tfcollective._launch.plan.hosts import Host, Share, share_out
 from tfcollective._launch.plan.planner import Plan, plan_hosts
 from tfcollective._launch.plan.platform_options import platform_options
@@ -102,8 +102,7 @@ class JoinProvider(NodeProvider):
         given: whether the key is there already; else it is put there, and taken away at the end.
     """
 
-    named = False
-    others_may_come = True
+    arrival = Arrival.OPEN
     come_again = True
     advice = ""
 
