@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,9 +11,17 @@ from tfcollective._base.options import Option
 
 
 class GroupedOption(click.Option):
-    """An option that stands under a heading in the help of a :class:`GroupedCommand`; see :func:`group`."""
+    """An option that stands under a heading in the help of a :class:`GroupedCommand`; see :func:`group`.
+
+    Args:
+        common: True if the short help shows it.
+    """
 
     heading = "Options"
+
+    def __init__(self, flags: Sequence[str], *, common: bool = False, **attributes: Any) -> None:
+        super().__init__(flags, **attributes)
+        self.common = common
 
 
 class GroupedCommand(click.Command):
@@ -22,11 +30,17 @@ class GroupedCommand(click.Command):
     Options of other kinds (those of decorators, ``--help``) stand under "Options", at the end.
     """
 
+    def shows(self, ctx: click.Context, parameter: click.Parameter) -> bool:
+        """True if the help that is asked for shows this option: every one."""
+        del ctx, parameter
+        return True
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See :class:`click.Command`."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if parameter.param_type_name == "option" else None
+            shown = parameter.param_type_name == "option" and self.shows(ctx, parameter)
+            record = parameter.get_help_record(ctx) if shown else None
             if record is not None:
                 sections.setdefault(getattr(parameter, "heading", GroupedOption.heading), []).append(record)
         last = sections.pop(GroupedOption.heading, [])
@@ -36,7 +50,7 @@ class GroupedCommand(click.Command):
 
 
 def option(*flags: str, **attributes: Any) -> GroupedOption:
-    """An option; the arguments are those of ``click.option``."""
+    """An option; the arguments are those of ``click.option``, and ``common``."""
     return GroupedOption(flags, **attributes)
 
 
@@ -64,7 +78,8 @@ class JobOption(GroupedOption):
             {"is_flag": True} if not kind.metavar else {"type": str, "metavar": declared.metavar or kind.metavar}
         )
         names = declared.flags if opposite else (*declared.flags, field)
-        super().__init__(names, help=declared.help + shown, multiple=kind.many, nargs=kind.words, **how)
+        text = declared.help + shown
+        super().__init__(names, common=declared.common, help=text, multiple=kind.many, nargs=kind.words, **how)
         self.field, self.opposite, self.heading = field, opposite, declared.group
 
     def given(self, values: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from importlib import util
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from tfcollective._base.processes import PASSED_ON
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.version import __version__
 from tfcollective._cli.command import check_engine, resolve_command
-from tfcollective._cli.groups import GroupedCommand
-from tfcollective._cli.platforms import RUNS_IMAGES
+from tfcollective._cli.groups import GroupedCommand, GroupedOption
+from tfcollective._cli.platforms import PLATFORMS, RUNS_IMAGES
 from tfcollective._cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective._launch.launcher import find_launcher, known_launchers
 from tfcollective._launch.plan.hosts import share_out
@@ -31,6 +32,7 @@ from tfcollective._launch.report.report import describe_size, exit_code, render,
 from tfcollective._launch.report.restarts import run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
+_SHOWS_ALL = f"{__name__}.all"
 # Modules of extras, without which a launcher starts nothing.
 _NEEDS = {"kubernetes": "kubernetes", "mpi": "mpi4py", "spark": "pyspark", "yarn": "skein"}
 
@@ -39,7 +41,32 @@ TYPED = f"{__name__}.typed"  #: where a context has the words of its command lin
 
 
 class RunCommand(GroupedCommand):
-    """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``."""
+    """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``.
+
+    ``--help`` shows the common options, and those of the platform if ``--launcher`` names one; ``--help-all`` all.
+    """
+
+    def shows(self, ctx: click.Context, parameter: click.Parameter) -> bool:
+        """True for a common option, for one of the platform, and for all of them with ``--help-all``."""
+        if ctx.meta.get(_SHOWS_ALL) or not isinstance(parameter, GroupedOption):
+            return True
+        # --help may stand before the platform's name, where it ends the reading of options.
+        typed: Sequence[str] = ctx.meta[TYPED]
+        named = [
+            word.partition("=")[2] or next_one
+            for word, next_one in pairwise([*typed, ""])
+            if word.startswith("--launcher")
+        ]
+        platform = PLATFORMS.get(named[-1]) if named else None
+        return parameter.common or (platform is not None and parameter in platform.options)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See :class:`click.Command`."""
+        if not ctx.meta.get(_SHOWS_ALL):
+            formatter.write_paragraph()
+            names = ", ".join(PLATFORMS)
+            formatter.write_text(f"`--launcher NAME --help` shows the options of {names}, and `--help-all` all.")
+        super().format_epilog(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See :class:`click.Command`."""
@@ -51,6 +78,14 @@ class RunCommand(GroupedCommand):
             for name in option.opts
         }
         return super().parse_args(ctx, _end_options_after_module(args, with_value))
+
+
+def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    del parameter
+    if value:
+        context.meta[_SHOWS_ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
 
 
 def _end_options_after_module(args: list[str], with_value: set[str]) -> list[str]:
@@ -80,6 +115,9 @@ Examples:
 \b
 Exit code: that of the rank that failed first (128 + n for signal n); 64 wrong usage, 69 the ranks did not
 start in time, 70 the job could not be launched, 75 coordinator or host lost.""",
+)
+@click.option(
+    "--help-all", is_flag=True, is_eager=True, expose_value=False, callback=_help_all, help="Show all options and exit."
 )
 @click.version_option(__version__, "-v", "--version", prog_name="tfcollective")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND...")

@@ -60,13 +60,21 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         option(
             "--ps-policy", type=click.Choice(PS_POLICIES), help="Refuse a ps role, or leave it out of the job. [error]"
         ),
-        option("-m", "module", metavar="MODULE", help="Run a Python module instead of a command."),
+        option("-m", "module", common=True, metavar="MODULE", help="Run a Python module instead of a command."),
     ),
     *_section(
         "Hosts",
-        option("-hostfile", "--hostfile", type=click.Path(), metavar="F", help="File with the hosts, one a line."),
+        option(
+            "-hostfile",
+            "--hostfile",
+            common=True,
+            type=click.Path(),
+            metavar="F",
+            help="File with the hosts, one a line.",
+        ),
         option(
             "--launcher",
+            common=True,
             metavar="NAME",
             help=f"Platform: local, ssh, agents, mpi, {', '.join(PLATFORMS)}. [by the options]",
         ),
@@ -97,6 +105,7 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
         option("--mpi", is_flag=True, help="The same as --engine mpi; horovodrun's name."),
         option(
             "--config-file",
+            common=True,
             type=click.Path(),
             is_eager=True,
             callback=_set_defaults,
@@ -104,7 +113,9 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             help="YAML file with options; the command line has precedence.",
         ),
     ),
-    option("--print-plan", "--dry-run", is_flag=True, help="Print which ranks would run where; start nothing."),
+    option(
+        "--print-plan", "--dry-run", common=True, is_flag=True, help="Print which ranks would run where; start nothing."
+    ),
     option("-cb", "--check-build", is_flag=True, help="Print what this installation supports; start nothing."),
 )
 

@@ -254,14 +254,33 @@ def test_what_this_installation_can_do(monkeypatch, capsys):
     assert "[ ] yarn" in text
 
 
-def test_help_shows_the_options_in_groups():
-    lines = CliRunner().invoke(run, ["--help"]).output.splitlines()
-    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+def headings_of(*words: str) -> list[str]:
+    lines = CliRunner().invoke(run, [*words]).output.splitlines()
+    return [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+
+
+def test_help_shows_the_common_options():
+    text = CliRunner().invoke(run, ["--help"]).output
+    assert headings_of("--help") == ["Processes", "Hosts", "Failures", "Output", "Compatibility", "Options"]
+    assert "--num-proc" in text
+    assert "--help-all" in text
+    assert "--reset-limit" not in text
+
+
+@pytest.mark.parametrize("words", [["--launcher", "slurm", "--help"], ["--help", "--launcher=slurm"]])
+def test_help_shows_the_options_of_a_platform(words):
+    assert {"SLURM", "Clusters"} < set(headings_of(*words))
+    assert "Kubernetes" not in headings_of(*words)
+
+
+def test_help_all_shows_the_options_in_groups():
+    headings = headings_of("--help-all")
+    lines = CliRunner().invoke(run, ["--help-all"]).output.splitlines()
     groups = ["Processes", "Hosts", "Clusters", "Kubernetes", "SLURM", "Spark", "YARN"]
     groups += ["Failures", "Output", "Performance", "Compatibility", "Options"]
     assert headings == groups
     rest = [line.split()[0] for line in lines[lines.index("Options:") + 1 :] if line.startswith("  -")]
-    assert rest == ["--print-plan,", "-cb,", "-v,", "-h,"]
+    assert rest == ["--print-plan,", "-cb,", "--help-all", "-v,", "-h,"]
 
 
 def test_an_option_of_an_extension_joins_its_group():
