@@ -90,7 +90,8 @@ def mpirun_command(
     environ: Mapping[str, str],
     grace: float,
 ) -> tuple[str, ...]:
-    """What runs ``agent`` once for each rank. Nothing in it is secret: the key travels in the environment.
+    """Returns the command line that runs ``agent`` once for each rank. It holds no secret: the key travels in the
+    environment.
 
     Args:
         hosts: where, and how many at most; none for this machine.
@@ -127,7 +128,7 @@ _ENROLL_S = 90.0
 
 
 class MpiLauncher(Launcher):
-    """One ``mpirun`` for the whole job: on ``spec.hosts``, or on this machine."""
+    """Starts one ``mpirun`` for the whole job: on ``spec.hosts``, or on this machine."""
 
     capabilities = Capabilities(
         start="`mpirun` (Open MPI) on this machine or the hosts of `-H`",
@@ -172,11 +173,11 @@ class MpiLauncher(Launcher):
 
 
 class MpirunProvider(NodeProvider):
-    """One mpirun, which starts an agent for each rank.
+    """An mpirun, which starts an agent for each rank.
 
     Args:
         command: how to run it, for the address of the coordinator.
-        failed: whether the job has failed. Then mpirun, which goes on looking for processes to kill, is not waited for.
+        failed: whether the job has failed. Then mpirun, which keeps looking for processes to kill, is not waited for.
     """
 
     arrival = Arrival.COUNTED
@@ -251,7 +252,7 @@ def placed(plan: Plan, by_rank: Sequence[NodeFacts], given: Mapping[str, str], *
 
 
 def _bind_host(spec: JobSpec) -> str:
-    """Where the coordinator listens: on the interface that is wanted, else on the one that leads to the hosts."""
+    """Returns the coordinator's address: on the interface that is wanted, else on the one that leads to the hosts."""
     if spec.network_interfaces:
         return own_address(spec.network_interfaces)
     others = [host.name for host in spec.hosts if not is_own_host(host.name)]

@@ -59,7 +59,9 @@ def accepting_new_keys(options: SshOptions, hosts: Collection[str]) -> dict[str,
 
 
 def ssh_command(host: str, options: SshOptions, remote: Sequence[str]) -> tuple[str, ...]:
-    """What runs the command ``remote`` on ``host``. Nothing in it is secret: everybody on both hosts can read it."""
+    """Returns the command line that runs ``remote`` on ``host``. It holds no secret: everybody on both hosts can read
+    it.
+    """
     return ("ssh", "-T", *options.arguments, *_DEFAULTS, "--", host, shlex.join(remote))
 
 
@@ -156,7 +158,7 @@ def _ask(host: str, options: SshOptions, directory: str) -> Answer:
 
 
 def diagnose(host: str, answer: Answer, options: SshOptions) -> str | None:
-    """Why a host cannot take part and what to do about it; None when it can."""
+    """Returns why a host cannot take part and what to do about it; None when it can."""
     if answer.code is None:
         return f"no answer within {_TIMEOUT_S:g} s; see whether this ends: ssh {host} true"
     if answer.code == _SSH_FAILED:
@@ -197,7 +199,7 @@ def _ssh_problem(host: str, stderr: str) -> str:
         )
     if "HOST IDENTIFICATION HAS CHANGED" in stderr or "Host key verification failed" in stderr:
         return (
-            f"its host key is not the one that is known ({said}); if the host was set up anew, forget the old key: "
+            f"its host key is not the known one ({said}); if the host was reinstalled, remove the old key: "
             f"ssh-keygen -R {name}. If not, another machine may be answering in its place"
         )
     if "Permission denied" in stderr:
@@ -282,7 +284,7 @@ class SshLauncher(Launcher):
 
 
 def discovery_of(spec: JobSpec) -> HostDiscovery:
-    """What tells the hosts of a job that has a discovery script."""
+    """Returns the host discovery of a job that has a discovery script."""
     return HostDiscovery(spec.discovery, spec.slots, spec.blacklist)
 
 
@@ -291,7 +293,7 @@ def _remote_agent(host: str, options: SshOptions) -> tuple[str, ...]:
 
 
 def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
-    """Where the coordinator listens: on the interface that is ``wanted``, else where the first host sees us.
+    """Returns the coordinator's address: on the interface that is ``wanted``, else where the first host sees us.
 
     Raises ConfigError when that is not one of our addresses: something on the way translates addresses.
     """
@@ -309,7 +311,7 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
 
 
 def _with_ports(plan: Plan) -> Assign:
-    """Each process may listen on its host's address, at one of the ports that the host has named."""
+    """Assigns to each process its host's address and one of the ports that the host has named."""
 
     def assign(found: Sequence[NodeFacts]) -> Assignment:
         addresses = {one.name: one.address for one in found}

@@ -292,7 +292,7 @@ def test_a_host_key_that_has_changed(hosts):
     hosts.start_sshd(3, key="other_key")
     try:
         err = refused(hosts, "-H", hosts.listed())
-        assert f"{hosts.addresses[2]}: its host key is not the one that is known" in err
+        assert f"{hosts.addresses[2]}: its host key is not the known one" in err
         assert f"ssh-keygen -R {hosts.addresses[2]}" in err
     finally:
         hosts.start_sshd(3)

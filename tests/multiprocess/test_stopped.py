@@ -43,7 +43,7 @@ def test_the_launcher_ends_a_job_whose_agent_was_stopped():
     agent.suspend()
     job.join(within(90))
     assert outcomes[0].agent_failure == (
-        f"the agent (pid {agent.pid}) gave no sign of life for 5 s (stopped?) and was killed; "
+        f"the agent (pid {agent.pid}) sent no heartbeat for 5 s (stopped?) and was killed; "
         "its processes have been ended"
     )
     assert not outcomes[0].host_lost
@@ -71,7 +71,7 @@ def agent_with_a_rank(host_timeout=None, argv=SLEEP, env=None):
 
 
 def wait_for_beats(server, count):
-    """Until the rank has given so many more signs of life; when (s) it gave the last one."""
+    """Waits until the rank has sent so many more heartbeats; returns when (s) it sent the last one."""
     seen = set()
     until(lambda: seen.add(server.view().tasks[0].said) or len(seen) > count, 60)
     return max(seen)

@@ -1,4 +1,4 @@
-"""What runs beside training, outside the world: the evaluator's loop and the TensorBoard process.
+"""Auxiliary tasks, beside training and outside the world: the evaluator's loop and the TensorBoard process.
 
 Importing this imports no TensorFlow.
 """

@@ -58,7 +58,7 @@ class BestModel:
         try:
             return read_json(place, Best)
         except ConfigError as error:
-            raise ConfigError(f"{place} does not name the best model: delete it to begin anew ({error})") from error
+            raise ConfigError(f"{place} does not name the best model; delete it to start over ({error})") from error
 
     def __call__(self, checkpoint: Checkpoint, metrics: Mapping[str, float], step: int | None) -> bool:
         """Copies `checkpoint` if it is the best so far; returns whether it is.

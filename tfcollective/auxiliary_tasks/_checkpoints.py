@@ -1,4 +1,4 @@
-"""Which checkpoints a directory holds, and in which order they were made."""
+"""The checkpoints in a directory, in the order in which they were made."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _single_files(directory: str, files: Mapping[str, FileFacts]) -> Iterable[Ch
 
 
 def _tensorflow_checkpoints(directory: str, files: Mapping[str, FileFacts]) -> Iterable[Checkpoint]:
-    """Those whose index and data files are all there."""
+    """Yields the checkpoints whose index and data files all exist."""
     shards: defaultdict[str, list[FileFacts]] = defaultdict(list)
     wanted: dict[str, int] = {}
     for name, facts in files.items():

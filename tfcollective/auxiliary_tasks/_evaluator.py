@@ -29,7 +29,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What evaluating one checkpoint gave.
+    """The result of evaluating one checkpoint.
 
     Attributes:
         metrics: by name.
@@ -50,7 +50,7 @@ Exporter = Callable[[Checkpoint, Mapping[str, float]], object]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatorOptions(Policy):
-    """How an evaluator works.
+    """The options of an evaluator.
 
     ``max_steps``, ``idle_timeout``, ``poll_interval`` and ``only_latest`` are those of :class:`Policy`.
 
@@ -82,7 +82,7 @@ class EvaluatorOptions(Policy):
 
 @dataclass(frozen=True)
 class EvaluatorResult:
-    """How an evaluator ended.
+    """The end of an evaluator.
 
     Attributes:
         reason: why it ended.
@@ -112,7 +112,7 @@ def run_evaluator(
 ) -> EvaluatorResult:
     """Evaluates the checkpoints in `model_dir` as they come, until training has ended or nothing comes any more.
 
-    A restarted evaluator goes on where it was: ``evaluator.json`` in the output directory says what is done. A
+    A restarted evaluator resumes where it was: ``evaluator.json`` in the output directory says what is done. A
     checkpoint whose writer was killed in the middle is left out, with a warning, unless it is written again.
 
     Args:
@@ -143,7 +143,7 @@ class _AwayError(OSError):
 
 @dataclass
 class _State:
-    """What a restarted evaluator has to know."""
+    """The state that a restarted evaluator needs."""
 
     done: list[str]
     last_step: int | None
@@ -181,7 +181,7 @@ class _Loop:
         self._metrics: Mapping[str, float] = {}
 
     def flag_is_raised(self) -> bool:
-        """Whether the chief, or the launcher, has said that training has ended."""
+        """True if the chief, or the launcher, has said that training has ended."""
         said = training_flag.training_ended(self._model_dir, self._options.job_id)
         return said or (runtime.is_initialized() and runtime.training_ended())
 
@@ -307,7 +307,7 @@ class _Loop:
         self._events.push()
 
     def _save_state(self) -> None:
-        """What is done, of what is still there: the list does not grow for ever."""
+        """Saves which of the existing checkpoints are done: the list does not grow without bound."""
         self._state.done = [identity for identity in self._state.done if identity in self._seen]
         figures = asdict(self._meter.figures(self._clock.monotonic()))
         write_json(join(self._output, _STATE_FILE), {**asdict(self._state), "figures": figures})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figures:
-    """How an evaluator is doing.
+    """The figures of an evaluator's work.
 
     Attributes:
         awake_time_ratio: the part of its time in which it evaluated, 0 to 1. Near 1 it does not keep up.

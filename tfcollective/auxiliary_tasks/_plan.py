@@ -1,4 +1,4 @@
-"""What an evaluator does next: a function of what it sees."""
+"""The next action of an evaluator: a function of what it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDLE = "no new checkpoint came in time"
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When an evaluator ends, and what it may leave out.
+    """The rules for when an evaluator ends, and what it may leave out.
 
     Attributes:
         max_steps: it ends when a checkpoint of this training step, or a later one, is evaluated; None: no such end.
@@ -30,12 +30,12 @@ class Policy:
 
 @dataclass(frozen=True)
 class View:
-    """What an evaluator sees.
+    """The situation that an evaluator sees.
 
     Attributes:
         found: all checkpoints, oldest first.
         settled: identities of those that were the same when it looked before: they are no longer written.
-        broken: identities of those that are settled and yet not whole. They hold up nothing: if their writer goes on,
+        broken: identities of those that are settled and yet not whole. They hold up nothing: if their writer continues,
             they become others.
         done: identities of those that are evaluated, or left out.
         training_ended: whether it was known, before it looked, that no checkpoint will follow.
@@ -69,7 +69,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Finish:
-    """There is nothing more to do, and why."""
+    """The evaluator ends, and why."""
 
     reason: str
 
@@ -78,7 +78,7 @@ Action = Evaluate | Wait | Finish
 
 
 def next_action(view: View, policy: Policy) -> Action:
-    """What to do next. Checkpoints are evaluated in order: one that is still being written holds up later ones."""
+    """Returns what to do next. Checkpoints are evaluated in order: one that is being written holds up later ones."""
     if policy.max_steps is not None and view.last_step is not None and view.last_step >= policy.max_steps:
         return Finish(MAX_STEPS)
     pending = [one for one in view.found if one.identity not in view.done | view.broken]

@@ -50,7 +50,7 @@ def _announce(url: str) -> None:
 
 
 def _experiment_dir(chief: TaskKey) -> str:
-    """Where rank 0's experiment writes, once rank 0 has made it.
+    """Returns the directory of rank 0's experiment, once rank 0 has made it.
 
     Raises ConfigError when the experiment has no directory, or training has ended and there was none.
     """

@@ -1,4 +1,4 @@
-"""How an evaluator learns that training has ended: a small file in the model's directory, written by rank 0."""
+"""The flag that tells an evaluator that training has ended: a file in the model's directory, written by rank 0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def announced_training(model_dir: Place) -> Iterator[None]:
 
 
 def training_ended(model_dir: Place, job_id: str | None = None) -> bool:
-    """Whether training in this directory has ended.
+    """True if training in this directory has ended.
 
     Args:
         model_dir: the directory.

@@ -37,7 +37,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class TensorBoardOptions:
-    """How TensorBoard is started.
+    """The options with which TensorBoard is started.
 
     Attributes:
         logdir: what it shows; may come into being later. Of a URL (``hdfs://``, ``s3://``, ...) it shows copies.
@@ -112,21 +112,21 @@ class TensorBoardProcess:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The URL for a browser."""
         return self._output.url
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """True while it runs."""
         return self._process.poll() is None
 
     def last_lines(self) -> str:
-        """What it said last."""
+        """Returns the last lines of its output."""
         return self._output.last_lines()
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class _Output:
             thread.start()
 
     def wait_for_url(self, seconds: float) -> bool:
-        """Whether the address came in time; returns at once when the process has ended."""
+        """True if the address came in time; returns at once when the process has ended."""
         self._known.wait(seconds)
         return bool(self.url)
 
@@ -174,7 +174,7 @@ class _Output:
         return "\n".join(self._lines).strip() or "it said nothing"
 
     def close(self) -> None:
-        """To be called when the process has ended."""
+        """Waits for the rest of the output; called when the process has ended."""
         for thread in self._threads:
             thread.join(TIMING.tensorboard)
 

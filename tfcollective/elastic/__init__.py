@@ -1,4 +1,4 @@
-"""Training that goes on when ranks come and go.
+"""Training that continues when ranks come and go.
 
 A program keeps what it needs to go on in a :class:`State`, and trains in a function under :func:`run`. When a rank is
 lost, the others take the newest commit and go on in a smaller world; when one joins, it takes its state from them. The

@@ -23,7 +23,7 @@ _LOG = get_logger(__name__)
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective has failed because a rank was lost. A program may raise it to have the world formed anew."""
+    """A collective has failed because a rank was lost. A program may raise it to have a new world formed."""
 
 
 def run(func: _Function) -> _Function:
@@ -34,10 +34,10 @@ def run(func: _Function) -> _Function:
         func: takes the state, and what else it is called with.
 
     Before each call all ranks take the newest commit that one of them has. When a rank is lost, the others go back to
-    their last commit first; when the world only grows, or a rank leaves in order, nothing is taken back.
+    their last commit first; when the world only grows, or a rank leaves gracefully, no step is repeated.
 
-    While the function runs, SIGTERM makes this rank leave in order, unless the program handles that signal itself: at
-    the next commit the others go on without it, and it ends with SystemExit(0).
+    While the function runs, SIGTERM makes this rank leave gracefully, unless the program handles that signal itself: at
+        the next commit the others continue without it, and it ends with SystemExit(0).
 
     An error of the program ends this rank, and with it the job, as it does without this decorator; with ``--on-error
     replace`` this rank alone, which is replaced.
@@ -75,8 +75,10 @@ def run(func: _Function) -> _Function:
 
 @contextmanager
 def _leaving_on_sigterm() -> Iterator[None]:
-    """While it is open, SIGTERM makes this rank leave at the next commit: platforms that take a host back send it.
-    Between two worlds there is nothing to complete, and others may not come for a long time: it leaves at once."""
+    """Lets SIGTERM make this rank leave at the next commit while the context is open: platforms send it before they
+    preempt a host. Between two worlds there is nothing to complete, and others may not come for a long time: it leaves
+    at once.
+    """
     free = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if not free or not runtime.settings().elastic or threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +106,7 @@ def _leave() -> NoReturn:
 
 
 def _is_change(error: Exception) -> bool:
-    """Whether the error says that another rank has broken the world, in a job that outlasts it."""
+    """True if the error says that another rank has broken the world, in a job that outlasts it."""
     if not runtime.settings().elastic:
         return False
     if isinstance(error, HorovodInternalError):

@@ -11,7 +11,7 @@ from tfcollective import _runtime as runtime
 
 
 class HostUpdateResult:
-    """What has become of the hosts; Horovod's numbers."""
+    """The change of the hosts, with Horovod's numbers."""
 
     no_update = 0
     removed = 1
@@ -20,7 +20,7 @@ class HostUpdateResult:
 
 
 class Listener(Protocol):
-    """What is told: a state."""
+    """The receiver of notices: a state."""
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """See :meth:`tfcollective.elastic.State.on_hosts_updated`."""
@@ -50,7 +50,7 @@ class WorkerNotificationManager:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """While it is open, this one is told."""
+        """Sends notices to this listener while the context is open."""
         self.register_listener(listener)
         try:
             yield
@@ -69,7 +69,7 @@ class WorkerNotificationManager:
         self.handle_hosts_updated(at, HostUpdateResult.mixed)
 
     def is_over(self, timestamp: float) -> bool:
-        """Whether the message of this time was of a change that has been made meanwhile."""
+        """True if the message of this time was about a change that has been made meanwhile."""
         return self._generations.get(timestamp, runtime.generation() + 1) <= runtime.generation()
 
 

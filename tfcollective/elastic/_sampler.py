@@ -1,4 +1,4 @@
-"""Which elements of the data a rank takes: divided anew whenever the world changes."""
+"""Divides the elements of the data among the ranks, again whenever the world changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REMAINDERS = ("drop", "pad")
 
 @dataclass(frozen=True)
 class Division:
-    """What is left of an epoch, divided among the ranks of one world.
+    """The rest of an epoch, divided among the ranks of one world.
 
     In each step rank r takes the r-th of `size` runs of elements in a row: `batch` each, or its share of a
     `global_batch`. What is left after the last whole step is divided evenly, too: the last step has smaller batches.
@@ -42,17 +42,17 @@ class Division:
 
     @property
     def step(self) -> int:
-        """How many elements all ranks together take in a whole step."""
+        """The number of elements that all ranks together take in a whole step."""
         return self.global_batch or self.size * self.batch
 
     @property
     def whole(self) -> int:
-        """How many steps are whole."""
+        """The number of whole steps."""
         return (self.total - self.done) // self.step
 
     @property
     def last(self) -> int:
-        """How many elements all ranks together take in the step after these; 0: there is none."""
+        """The number of elements that all ranks together take in the step after these; 0: no such step."""
         left = (self.total - self.done) % self.step
         if self.global_batch and left >= self.size:
             return left
@@ -60,29 +60,31 @@ class Division:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return self.whole + (self.last > 0)
 
     @property
     def share(self) -> int:
-        """How many elements this rank takes in a whole step."""
+        """The number of elements that this rank takes in a whole step."""
         return len(self.own(self.step))
 
     def own(self, count: int) -> range:
-        """Which of `count` elements of a step are this rank's."""
+        """Returns the places of this rank's elements among the `count` of a step."""
         each, more = divmod(count, self.size)
         begin = each * self.rank + min(self.rank, more)
         return range(begin, begin + each + (self.rank < more))
 
     def weight(self, step: int) -> float:
-        """What this rank's mean in a step counts for in the average over ranks: 1 where all have equally many elements.
-        So the average is the mean over all elements."""
+        """Returns the weight of this rank's mean in the average over ranks: 1 where all have equally many elements. So
+        the average is the mean over all elements.
+        """
         count = self.step if step < self.whole else self.last
         return len(self.own(count)) * self.size / count
 
     def after(self, steps: int) -> int:
-        """How many elements of the epoch are done, by all ranks and in all worlds, after so many of these steps. What
-        the last step leaves out counts as done."""
+        """Returns the number of elements of the epoch that are done, by all ranks and in all worlds, after so many of
+        these steps. What the last step leaves out counts as done.
+        """
         return self.total if steps >= self.steps else self.done + steps * self.step
 
     def places(self) -> Any:
@@ -189,7 +191,7 @@ class ElasticSampler:
         self.done = 0
 
     def __len__(self) -> int:
-        """How many batches are left of this epoch in the present world."""
+        """Returns the number of batches left of this epoch in the present world."""
         return self._division().steps
 
     def __iter__(self) -> Iterator[Any]:

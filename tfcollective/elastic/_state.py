@@ -1,4 +1,4 @@
-"""What a program keeps over changes of the world."""
+"""The state that a program keeps over changes of the world."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class State:
         self._host_messages.put((timestamp, update_res))
 
     def _was_told(self) -> bool:
-        """Whether a message says that the world is to change; takes all of them."""
+        """True if a message says that the world will change; takes all messages."""
         told = False
         while not self._host_messages.empty():
             timestamp, _ = self._host_messages.get()
@@ -94,7 +94,7 @@ class State:
         runtime.phases().stepped()
 
     def _change_is_pending(self) -> bool:
-        """Whether a rank knows that the world is to change; the same on all ranks, which all call it."""
+        """True if a rank knows that the world will change; the same on all ranks, which all call it."""
         import numpy as np
 
         if not runtime.settings().elastic:
@@ -109,7 +109,7 @@ class State:
         self._commits += 1
 
     def sync(self) -> None:
-        """All ranks take the newest commit that one of them has: a rank may have completed a step in which another one
+        """Gives all ranks the newest commit that one of them has: a rank may have completed a step in which another one
         has failed. Where no rank has any, or several have the newest, the lowest rank's counts.
 
         Raises:
@@ -149,7 +149,7 @@ class State:
         )
 
     def reset(self) -> None:
-        """For subclasses: the world has changed, before the callbacks."""
+        """Called when the world has changed, before the callbacks; for subclasses."""
 
 
 class ObjectState(State):

@@ -51,7 +51,7 @@ class ReductionCheckHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[mis
 
 
 class StepRateHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow is not typed
-    """Has ``tfcollective status``, and MLflow where it is used, show the training step and the steps a second."""
+    """Shows the training step and the steps a second in ``tfcollective status``, and in MLflow where it is used."""
 
     def begin(self) -> None:
         """Finds the training step."""

@@ -27,7 +27,7 @@ class PushListener(tf.compat.v1.train.CheckpointSaverListener):  # type: ignore[
 
 
 def place_of(estimator: Any) -> Place:
-    """Its ``model_dir``. Raises ConfigError when that is a spoilt URL."""
+    """Returns the estimator's ``model_dir``. Raises ConfigError when that is a malformed URL."""
     return as_place(estimator.model_dir, "estimator: model_dir")
 
 
@@ -52,12 +52,12 @@ def brought_here(estimator: Any, wanted: Callable[[str], Iterable[str]]) -> Iter
 
 
 def training_files(url: str) -> Iterable[str]:
-    """All that a chief needs to go on: its checkpoints, and what names them."""
+    """Yields the files from which a chief resumes: its checkpoints, and the file that names them."""
     return [name for name in list_files(url) if not name.startswith("events.")]
 
 
 def evaluation_events(url: str) -> Iterable[str]:
-    """What an evaluator has found before it was started again: exporters look for the best of it."""
+    """Yields the results of an evaluator before it was restarted: exporters look for the best of them."""
     return [name for name in find_files(url) if name.startswith("eval") and ".tfevents." in name]
 
 

@@ -1,4 +1,4 @@
-"""Whether this TensorFlow has Estimators, and whether the given ones can be trained by us."""
+"""Checks that this TensorFlow has Estimators, and that we can train the given ones."""
 
 from __future__ import annotations
 

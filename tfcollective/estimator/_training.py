@@ -27,7 +27,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What ``train_and_evaluate`` did.
+    """The result of ``train_and_evaluate``.
 
     Attributes:
         global_step: of the last checkpoint; None in a task that does not write any, or if there is none.
@@ -93,7 +93,7 @@ def train_and_evaluate(
 
 @dataclass(frozen=True)
 class Experiment(Trainable):
-    """What ``tfcollective.run(experiment_fn, ...)`` trains; ``experiment_fn`` returns it.
+    """The training that ``tfcollective.run(experiment_fn, ...)`` runs; ``experiment_fn`` returns it.
 
     ``experiment_fn`` calls ``tfcollective.init()`` before it makes the Estimator.
 
@@ -126,7 +126,7 @@ class Experiment(Trainable):
 
 
 def _is_trained(estimator: Any, max_steps: int | None) -> bool:
-    """Whether there is nothing to train: rank 0 decides, so that no rank waits for one that has left."""
+    """True if nothing is left to train: rank 0 decides, so that no rank waits for one that has left."""
     mine = (_last_step(estimator) if runtime.rank() == 0 else None, max_steps)
     everyone = allgather_object(mine, name="estimator/trained")
     step, wanted = everyone[0]

@@ -1,4 +1,4 @@
-"""What a look at a file tells, and the names of files that are being written."""
+"""The facts about a file, and the names of files that are being written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ABANDONED_NS = 600 * 10**9
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What a look at a file tells.
+    """The facts about a file at one moment.
 
     Attributes:
         modified_ns: when it was changed, in ns since 1970; 0 where the file system does not say.
@@ -26,18 +26,18 @@ class FileFacts:
 
 
 def local_facts(path: Path) -> FileFacts:
-    """Those of a file on this machine. Raises OSError."""
+    """Returns the facts about a file on this machine. Raises OSError."""
     found = path.stat()
     return FileFacts(found.st_mtime_ns, found.st_size)
 
 
 def temporary_name(name: str) -> str:
-    """What a file is called, beside its place, until it is whole; no two writers call theirs the same."""
+    """Returns the name of a file, beside its place, until it is complete; unique for each writer."""
     return f".{name}.{token_hex(8)}.tmp"
 
 
 def abandoned(name: str, found: Mapping[str, int], now_ns: int) -> Iterable[str]:
-    """Of the files of a directory, those that killed writers of ``name`` have left.
+    """Yields the files of a directory that killed writers of ``name`` have left.
 
     Args:
         name: of the file at its place.

@@ -29,12 +29,12 @@ _fetched: dict[str, Path] = {}
 
 
 def is_url(place: Place) -> bool:
-    """Whether it is elsewhere: a text with a scheme. Of such, paths are never made."""
+    """True if it is a URL: a text with a scheme. Such a place is never made a path."""
     return isinstance(place, str) and _SCHEME.match(place) is not None
 
 
 def as_place(place: Any, name: str) -> Place:
-    """What a user has given, as a URL or a path. Raises ConfigError for a URL that a ``Path`` has spoilt.
+    """Returns a user's value as a URL or a path. Raises ConfigError for a URL that a ``Path`` has mangled.
 
     Args:
         place: a text or a path.

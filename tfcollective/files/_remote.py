@@ -1,4 +1,4 @@
-"""What is elsewhere, by fsspec: every failure is an OSError that names the file, and no reader finds half of one."""
+"""Remote files, by fsspec: every failure is an OSError that names the file, and no reader finds half of one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TIMES = {
     "LastModified": 10**9,
     "created": 10**9,
 }
-# In a forked process fsspec forgets its file systems. One that ends there may wait for ever for threads that were not
+# In a forked process fsspec forgets its file systems. One that ends there may hang, waiting for threads that were not
 # forked, as hdfs-native does: ours are kept.
 _kept: set[Any] = set()
 
@@ -140,7 +140,7 @@ def _resolve(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _named(action: str, url: str) -> Iterator[None]:
-    """Every file system has errors of its own: they become an OSError that names the file."""
+    """Turns the errors of any file system into an OSError that names the file."""
     try:
         yield
     except FileNotFoundError as error:

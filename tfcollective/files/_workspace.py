@@ -22,12 +22,12 @@ class Workspace:
 
     @property
     def remote(self) -> bool:
-        """Whether the place is elsewhere."""
+        """True if the place is a URL."""
         return self._url is not None
 
     @property
     def directory(self) -> Path:
-        """Where to read and write. Of a place elsewhere, nothing is here but what was fetched."""
+        """The local directory to read and write. For a URL it holds only what was fetched."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX))
         return self._directory

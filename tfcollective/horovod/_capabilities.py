@@ -24,12 +24,12 @@ def _engine() -> str:
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be called by several threads at once: False, as one operation after the other is."""
+    """Returns False: MPI is called by one thread at a time."""
     return False
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI moves the data: with the engine mpi."""
+    """True if MPI moves the data: with the engine mpi."""
     return _engine() == "mpi"
 
 
@@ -39,7 +39,7 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Whether Gloo moves the data: with the engine horovod. Otherwise tfcollective's own transports do."""
+    """True if Gloo moves the data: with the engine horovod. Otherwise tfcollective's own transports do."""
     return _engine() == "horovod"
 
 

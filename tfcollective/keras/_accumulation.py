@@ -22,7 +22,7 @@ def accumulators(model: Any) -> list[Any]:
 
 
 def accumulated(model: Any) -> dict[str, list[Any]]:
-    """By the place of each optimizer that is between two updates, what its update needs (numpy arrays).
+    """Returns what each optimizer between two updates has accumulated (numpy arrays), by the optimizer's place.
 
     The same places, types and shapes on all ranks.
     """
@@ -68,7 +68,7 @@ def _values(optimizer: Any) -> list[Any]:
 
 
 def _restore(optimizer: Any, values: Sequence[Any]) -> bool:
-    """Whether the optimizer could take `values`; none: it begins the passes of an update."""
+    """True if the optimizer could take `values`; no values: it begins the passes of an update."""
     aggregation = _aggregation(optimizer)
     if aggregation is not None:
         return aggregation.restore(values)

@@ -191,7 +191,7 @@ def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
 
 
 def _in_order(model: Any, logs: dict[str, Any]) -> Any:
-    """What ``evaluate`` returns where it does not return the dictionary."""
+    """Returns what ``evaluate`` returns where it does not return the dictionary."""
     if hasattr(model, "_flatten_metrics_in_order"):  # Keras 3
         return model._flatten_metrics_in_order(logs)
     values = [logs[name] for name in model.metrics_names if name in logs]

@@ -1,7 +1,7 @@
-"""What an optimizer holds that its configuration does not tell, so that one made of the configuration lacks it.
+"""The parts of an optimizer that its configuration leaves out, so that a copy made from the configuration lacks them.
 
-That are arguments that ``get_config`` leaves out, attributes that were set later, and transformers of gradients. What
-Keras itself keeps in an optimizer is made anew by it, or restored with the variables.
+These are arguments that ``get_config`` leaves out, attributes that were set later, and transformers of gradients. Keras
+makes what it keeps in an optimizer itself again, or restores it with the variables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Goes on where a training run was when it was interrupted: at the same epoch and the same batch."""
+"""Resumes a training run where it was interrupted: at the same epoch and the same batch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LOG = get_logger(__name__)
 
 
 class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """Backs a run up while ``fit`` trains; when the same program is started again, it goes on from there.
+    """Backs a run up while ``fit`` trains; when the same program is started again, it resumes from there.
 
     Rank 0 writes weights, the state of all optimizers, epoch and batch into one file, and replaces it at once. When
     ``fit`` starts, rank 0 looks for the file and all ranks take what it holds; ``fit`` then begins with that epoch,
@@ -167,7 +167,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
                 _assign(shared, backup.shared)
             broadcast_variables(shared)
             self._restore_own(own, everyones, counts)
-        _LOG.info("training goes on at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
+        _LOG.info("training resumes at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position
 
     def _restore_own(
@@ -199,7 +199,7 @@ class _SkipDone:
 
     @property
     def complete(self) -> bool:
-        """Whether the next call is one that trains."""
+        """True if the next call trains."""
         return self._calls == 0
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _look_for(path: Place) -> tuple[Backup | None, Any]:
 
 
 def _variables(model: Any) -> tuple[list[Any], list[Any]]:
-    """What all ranks have alike, and what is each rank's own, both without accumulated gradients."""
+    """Returns the variables that all ranks share, and those of each rank alone, both without accumulated gradients."""
     local = frozenset[int]().union(*(state.local.keys() for state in distributed_states(model).values()))
     weights = distinct(model.weights)
     known = {variable_key(v) for v in (*weights, *accumulators(model))}
@@ -244,7 +244,7 @@ def _variables(model: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _built_for(model: Any) -> dict[str, list[int]]:
-    """For each optimizer that the model holds in addition to that of ``compile``: the weights that it was built for."""
+    """Returns the weights that each optimizer of the model was built for, without the optimizer of ``compile``."""
     weights = distinct(model.weights)
     places = {p: trained_variables(o, weights) for p, o in optimizers_of(model).items() if p != "optimizer"}
     return {place: trained for place, trained in places.items() if trained}
@@ -294,7 +294,7 @@ def _check_layout(path: Place, layout: Layout, variables: Sequence[Any]) -> None
 
 
 class _InitialEpoch:
-    """What Keras 2 asks for the place where training begins."""
+    """The object that Keras 2 asks where training begins."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch

@@ -26,7 +26,7 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True)
 class Position:
-    """What comes next in a training run.
+    """The next step of a training run.
 
     Attributes:
         epoch: the epoch, from 0.
@@ -41,7 +41,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Backup:
-    """All that a run needs to go on.
+    """The data from which a run resumes.
 
     Attributes:
         position: where it was.
@@ -61,7 +61,7 @@ class Backup:
 
     @property
     def size(self) -> int:
-        """How many ranks there were."""
+        """The number of ranks that wrote it."""
         return len(self.own)
 
 

@@ -84,7 +84,8 @@ def become_distributed(optimizer: Any, state: OptimizerState) -> None:
 
 
 def configuration(optimizer: Any) -> dict[str, Any]:
-    """What makes an equal optimizer in this process: ``get_config()``, with the learning rate as an object.
+    """Returns a configuration that makes an equal optimizer in this process: ``get_config()``, with the learning rate
+    as an object.
 
     A schedule of the user's own need not have a configuration, nor be registered with Keras.
     """
@@ -96,7 +97,7 @@ def configuration(optimizer: Any) -> dict[str, Any]:
 
 
 def values_of(optimizer: Any) -> list[Any]:
-    """What a built optimizer has gathered: its variables' values, in order. Empty for a new one."""
+    """Returns the values of a built optimizer's variables, in order. Empty for a new one."""
     if not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
         if tf.executing_eagerly() and int(getattr(optimizer, "iterations", 0)) > 0:
             _LOG.warning("the state of a legacy optimizer that has trained is not taken over")
@@ -143,7 +144,7 @@ def _plain_class(optimizer: Any) -> type:
 
 
 def _deepcopy(optimizer: Any, memo: dict[int, Any]) -> Any:
-    """Replaces ``__deepcopy__``: a copy that may be used for other variables, or goes on with the same ones."""
+    """Replaces ``__deepcopy__``: a copy that may be used for other variables, or continue with the same ones."""
     config = copy.deepcopy(configuration(optimizer), memo)
     state: OptimizerState = vars(optimizer)[ATTRIBUTE]
     made = _made(_plain_class(optimizer), config, state.copy(values_of(optimizer)))

@@ -116,7 +116,9 @@ def _unpickled(make: Callable[..., Any], arguments: tuple[Any, ...], recipes: di
 
 
 def _reduce(original: Callable[..., Any], thing: Any) -> Any:
-    """What Keras saves into bytes loses them; what has more than (function, arguments) holds them as objects."""
+    """Reduces to (function, arguments) where Keras saves into bytes, which lose them; longer forms hold them as
+    objects.
+    """
     reduced = original(thing)
     recipes = _recipes(thing) if len(reduced) == 2 else {}
     return (_unpickled, (*reduced, recipes)) if recipes else reduced
@@ -127,7 +129,7 @@ def _deepcopy(original: Callable[..., Any], model: Any, memo: dict[int, Any]) ->
 
 
 class _CompileConfig(YamlDictionary):
-    """What ``compile`` was called with, and in this process what was distributed."""
+    """The arguments of ``compile``, and in this process the distributed optimizer."""
 
     recipes: dict[str, _Recipe]
 

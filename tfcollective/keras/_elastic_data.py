@@ -19,7 +19,7 @@ _FUNCTION = "fit(lambda epoch: data.shuffle(1000, seed=epoch, reshuffle_each_ite
 
 @dataclass(frozen=True)
 class Part:
-    """What this rank trains on in one world, of one epoch.
+    """This rank's data of one epoch in one world.
 
     Attributes:
         dataset: its batches.
@@ -33,10 +33,10 @@ class Part:
 
 
 class Source(Protocol):
-    """All data of a training, the same on all ranks."""
+    """The whole data of a training, the same on all ranks."""
 
     def part(self, epoch: int, done: int, rank: int, size: int) -> Part:
-        """What is left for this rank of an epoch of which `done` elements are done."""
+        """Returns what is left for this rank of an epoch of which `done` elements are done."""
 
     def fingerprint(self) -> str:
         """Says whether two ranks have the same data, as far as can be seen at little cost."""
@@ -51,14 +51,14 @@ def source_of(arguments: Mapping[str, Any], seed: int, global_batch: int = 0) ->
         global_batch: how many rows all ranks together take in a step; 0: each rank takes batches as they are given.
 
     Raises:
-        UnsupportedError: data of a kind that cannot be divided anew.
+        UnsupportedError: data of a kind that cannot be divided again.
         InvalidArgumentError: data that may differ from rank to rank, or arguments that do not go together.
     """
     x = arguments["x"]
     if arguments["steps_per_epoch"] is not None:
         raise UnsupportedError(
-            "steps_per_epoch: with Elastic an epoch is all of the data, so that it can be divided anew: "
-            "take(n) of a dataset says how much that is"
+            "steps_per_epoch: with Elastic an epoch is all of the data, so that the rest can be divided again: "
+            "limit a dataset with take(n) instead"
         )
     if isinstance(x, tf.data.Dataset) or callable(x):
         dataset = isinstance(x, tf.data.Dataset)
@@ -119,7 +119,7 @@ class _Arrays:
         return Part(dataset.prefetch(tf.data.AUTOTUNE), division.steps, division)
 
     def fingerprint(self) -> str:
-        """See :class:`Source`: shapes, types, and the bytes of the first and the last row."""
+        """Returns the fingerprint of :class:`Source`: shapes, types, and the bytes of the first and the last row."""
         leaves = tf.nest.flatten(self._arrays)
         kinds = [f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves]
         ends = b"".join(leaf[row].numpy().tobytes() for leaf in leaves if leaf.dtype != tf.string for row in (0, -1))
@@ -164,7 +164,9 @@ class _Datasets:
         return Part(dataset, division.steps, division)
 
     def fingerprint(self) -> str:
-        """See :class:`Source`: the number of elements, their types, and the seeds of their order."""
+        """Returns the fingerprint of :class:`Source`: the number of elements, their types, and the seeds of their
+        order.
+        """
         whole = self._of_epoch(0)
         return f"{_checked_cardinality(whole)} {whole.element_spec} seeds {seeds_of(whole)}"
 
@@ -207,7 +209,7 @@ class _Rows(_Datasets):
 
 
 def _division(total: int, done: int, batch: int, rank: int, size: int, global_batch: int = 0) -> Division:
-    """At least one step, also where a world that has grown finds less than one element for each rank."""
+    """Returns a division with at least one step, also where a grown world finds fewer elements than ranks."""
     check_share(global_batch, size)
     division = Division(total, done, batch, rank, size, global_batch=global_batch)
     if division.steps == 0 and done == 0:
@@ -219,7 +221,7 @@ def _division(total: int, done: int, batch: int, rank: int, size: int, global_ba
 
 
 def _checked_cardinality(dataset: Any) -> int:
-    """How many elements a dataset has that gives the same ones in the same order on all ranks, each time."""
+    """Returns the number of elements of a dataset that always gives the same ones in the same order on all ranks."""
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidArgumentError(f"x: its function has to give a tf.data.Dataset, it gave {type(dataset).__name__}")
     total = int(dataset.cardinality())

@@ -41,18 +41,19 @@ _GIVEN_BY_US = ("x", "y", "sample_weight", "batch_size", "shuffle", "epochs", "i
 
 
 class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """``fit`` goes on when ranks are lost or join: ``model.fit(x, epochs=E, callbacks=[tfc.Elastic()])`` in a job that
-    runs with ``--min-np``.
+    """Lets ``fit`` continue when ranks are lost or join: ``model.fit(x, epochs=E, callbacks=[tfc.Elastic()])`` in a job
+    that runs with ``--min-np``.
 
     All ranks pass the same data, all of it: `x` is arrays (with `y`, `sample_weight`), a ``tf.data.Dataset``, or a
     function that takes the number of an epoch and gives its dataset. Each rank trains on its part, with batches of the
-    size that is given, and after each change of the world what is left of the epoch is divided anew. The elements of a
+    size that is given, and after each change of the world the rest of the epoch is divided again. The elements of a
     dataset, its batches as a rule, must come in the same order on all ranks; up to size - 1 of them are left out at the
     end of an epoch, or so many rows of arrays.
 
     Rank 0's weights are those of all ranks at the start. Ranks that are lost cost the steps since the last commit. A
     rank that joins takes weights, the optimizer's state, the learning rate, the history, epoch and position from the
-    others; its other callbacks begin anew. If one rank's callback ends training at the end of an epoch, all ranks end.
+    others; its other callbacks start from the beginning. If one rank's callback ends training at the end of an epoch,
+    all ranks end.
 
     Args:
         commit_every: after how many batches weights and position are committed. With ``backward_passes_per_step`` a
@@ -113,7 +114,7 @@ def elastic_callback(callbacks: Any) -> Elastic | None:
 
 
 def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str, Any], options: Elastic) -> Any:
-    """What ``fit`` does with an :class:`Elastic` among its callbacks; returns the history.
+    """Runs ``fit`` with an :class:`Elastic` among its callbacks; returns the history.
 
     Args:
         fit: Keras's own.
@@ -180,7 +181,7 @@ def _check_optimizers(model: Any) -> None:
 
 
 class _Training:
-    """One ``fit`` of the user's, which is many of Keras's.
+    """A ``fit`` of the user's, which is many of Keras's.
 
     The state's values: `epoch`; `batch`, how many steps of the epoch are done, in all worlds; `done`, how many elements
     of it; `steps` of all epochs; `stopped` by a callback; `history`, what Keras's History holds, in bytes, of which a
@@ -240,7 +241,7 @@ class _Training:
         self.callbacks.end()
 
     def _epoch(self) -> None:
-        """What is left of the state's epoch."""
+        """Trains what is left of the state's epoch."""
         epoch, rank, size = self.state.epoch, runtime.rank(), runtime.size()
         self.part = self._source.part(epoch, self.state.done, rank, size)
         self.callbacks.begin_part(self.part)
@@ -292,7 +293,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         super().on_train_begin()
 
     def resume(self) -> None:
-        """Training goes on at the state's position."""
+        """Training resumes at the state's position."""
         kept = self._state.history
         self._kept_history.history, self._kept_history.epoch = payload.loads(kept) if kept else ({}, [])
 
@@ -317,7 +318,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         """Keras's ``fit`` ends."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """An epoch begins, or goes on: then with the metrics that it had."""
+        """An epoch begins, or resumes: then with the metrics that it had."""
         if self._state.batch:
             for variable, value in self._metrics:
                 variable.assign(value)
@@ -326,7 +327,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
             super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """With the batch's number in the epoch."""
+        """Calls the user's callbacks with the batch's number in the epoch."""
         self._training.begin_step(batch)
         super().on_train_batch_begin(batch + self._state.batch - self._committed, logs)
 
@@ -346,7 +347,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """All ranks are here before one commits the epoch's end; and they agree on whether it was the last."""
+        """Waits for all ranks before one commits the epoch's end; they agree on whether it was the last."""
         super().on_epoch_end(epoch, logs)
         model, state = self._training.model, self._state
         stop = runtime.get_communicator().allreduce(_flag(model.stop_training), Max, name="elastic/stop")

@@ -31,7 +31,7 @@ _WRITERS = ("ModelCheckpoint", "TensorBoard", "CSVLogger")
 
 @dataclass(frozen=True)
 class KerasExperiment(Trainable):
-    """What ``tfcollective.run(experiment_fn, ...)`` trains and evaluates; ``experiment_fn`` returns it.
+    """The training and evaluation that ``tfcollective.run(experiment_fn, ...)`` runs; ``experiment_fn`` returns it.
 
     Every rank makes the model and the data and calls ``fit``; all start from the chief's weights. The metrics of an
     epoch are averaged over the ranks. Rank 0 alone writes: into ``model_dir`` the weights after each epoch
@@ -40,7 +40,7 @@ class KerasExperiment(Trainable):
 
     In an elastic job (``TaskSpec(min_instances=...)``, ``min_proc``) it trains with ``tfcollective.keras.Elastic()``,
     unless ``train_params`` has one with other arguments. Then the functions give all of the data, not this rank's part,
-    and there is no backup: where rank 0 is lost, the next one goes on writing the files.
+    and there is no backup: where rank 0 is lost, the next one continues to write the files.
 
     Attributes:
         model: a compiled model, or a function that makes one; its optimizer is a
@@ -54,7 +54,7 @@ class KerasExperiment(Trainable):
         target_data_fn: makes ``fit``'s ``y``, or None where ``x`` has it.
         validation_data_fn: makes ``fit``'s ``validation_data``, and what the evaluator evaluates with; or None.
         backup_freq: where the job may be started again (``max_restarts``), the run is backed up in ``backup`` of
-            ``model_dir`` and goes on from there: after every "epoch", or every so many batches. Not where
+            ``model_dir`` and resumes from there: after every "epoch", or every so many batches. Not where
             ``train_params`` has a ``BackupAndRestore``.
         evaluator_params: fields of ``EvaluatorOptions`` for the evaluator, for example ``best_metric``.
     """
@@ -151,7 +151,7 @@ class KerasExperiment(Trainable):
         return {"verbose": 2, **self.train_params, **quiet, **data, "callbacks": callbacks}
 
     def _elastic_callbacks(self, workspace: Workspace) -> list[Any]:
-        """Those of rank 0 on all ranks, since each may become it."""
+        """Returns rank 0's callbacks on all ranks, since each may become rank 0."""
         given = list(self.train_params.get("callbacks") or ())
         elastic = () if any(isinstance(one, Elastic) for one in given) else (Elastic(),)
         writers = (*self._writers(), PushCallback)

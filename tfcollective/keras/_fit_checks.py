@@ -1,4 +1,4 @@
-"""What ranks tell each other when ``fit`` begins, and the advice that follows from it.
+"""The facts that ranks compare when ``fit`` begins, and the advice that follows from them.
 
 Each of these gives numbers that are wrong in silence, or files that ranks take from each other. The ranks compare what
 they hold: what looks forgotten may well be right where the ranks differ, as data that the program has divided itself.
@@ -31,13 +31,13 @@ _WRITERS = {"ModelCheckpoint": "filepath", "CSVLogger": "filename", "TensorBoard
 
 @dataclass(frozen=True)
 class FitPlan:
-    """What one rank says of its ``fit``.
+    """A rank's account of its ``fit``.
 
     Attributes:
         schedule: (first epoch, end, batches of an epoch or None): epochs are in step where all ranks have the same.
         validation: the number of epochs between validations, as text; None: there are none.
         data: a digest of some rows, where they can be seen.
-        seeds: a digest of the states of the model's random numbers; None where it draws none, or nobody has set them.
+        seeds: a digest of the states of the model's random numbers; None where it draws none, or they are not set.
         tables: (layer, digest) of vocabularies and of boundaries.
         files: (callback, path) that Keras's callbacks write.
         backup: where Keras's own BackupAndRestore keeps its backup.
@@ -57,7 +57,7 @@ class FitPlan:
 
 
 def plan_of(model: Any, arguments: Mapping[str, Any], callbacks: Sequence[Any], params: Mapping[str, Any]) -> FitPlan:
-    """This rank's.
+    """Returns this rank's plan.
 
     Args:
         model: that trains.
@@ -90,7 +90,7 @@ def validate_together(plans: Sequence[FitPlan]) -> bool:
 
 
 def advice(plans: Sequence[FitPlan]) -> list[str]:
-    """One line for each thing that is probably not meant.
+    """Returns one line for each thing that is probably a mistake.
 
     Args:
         plans: of all ranks, in their order.
@@ -186,7 +186,7 @@ def _data(x: Any, y: Any) -> str | None:
 
 
 def _digest_of(value: Any) -> str | None:
-    """Of some rows of an array; None of what is no array of numbers or text."""
+    """Returns a digest of some rows of an array; None for what is no array of numbers or text."""
     rows = getattr(value, "iloc", value)  # of pandas
     shape = tuple(getattr(value, "shape", ()) or ())
     if isinstance(value, int | str):
@@ -235,7 +235,7 @@ def _tables(model: Any) -> Iterable[tuple[str, str]]:
 
 
 def _files(callbacks: Sequence[Any]) -> Iterable[tuple[str, str]]:
-    """Those of Keras's own classes: a subclass may write on one rank only."""
+    """Yields the files of Keras's own classes only: a subclass may write on one rank only."""
     for name, attribute in _WRITERS.items():
         kind = getattr(tf.keras.callbacks, name)
         for one in callbacks:

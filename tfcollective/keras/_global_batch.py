@@ -24,7 +24,7 @@ class ShareWeight:
     """The factor of this rank's gradients, in all optimizers of a model.
 
     Args:
-        model: compiled. Its training step is traced anew if it was traced without the factor.
+        model: compiled. Its training step is traced again if it was traced without the factor.
 
     Raises:
         UnsupportedError: the model trains in a way for which a factor of the gradients is not right; says which.
@@ -41,7 +41,7 @@ class ShareWeight:
         self._value: float | None = None
 
     def assign(self, value: float) -> None:
-        """From the next step on."""
+        """Assigns the value, from the next step on."""
         if value != self._value:
             for variable in self._variables:
                 variable.assign(value)
@@ -49,7 +49,7 @@ class ShareWeight:
 
 
 def steps_per_execution(model: Any) -> int:
-    """How many steps a call of the model's training function makes; Keras 2 keeps it under a name of its own."""
+    """The number of steps that a call of the model's training function makes; Keras 2 has its own name for it."""
     return int(getattr(model, "steps_per_execution", None) or getattr(model, "_steps_per_execution", None) or 1)
 
 

@@ -60,7 +60,7 @@ class GlobalMeanLoss(tf.keras.losses.Loss):  # type: ignore[misc]  # Keras is no
         return self.loss(y_true, y_pred, sample_weight=sample_weight)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """As that of the loss inside."""
+        """Computes the loss inside."""
         return self.loss.call(y_true, y_pred)
 
     def get_config(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class GlobalMeanLoss(tf.keras.losses.Loss):  # type: ignore[misc]  # Keras is no
 
 
 def weigh_by_loss(model: Any) -> None:
-    """Has the optimizers of a compiled model weigh gradients by its :class:`GlobalMeanLoss`, if it has one.
+    """Lets the optimizers of a compiled model weigh gradients by its :class:`GlobalMeanLoss`, if it has one.
 
     Raises:
         UnsupportedError: the model trains in a way for which one factor of all gradients is not right; says which.

@@ -32,13 +32,13 @@ def check_methods(kind: type) -> None:
 
 
 class _Keras2Base(DistributedMixin):
-    """What both kinds have in common. Names of its own begin with ``_tfcollective``: the optimizer's class comes after
+    """The common base of both kinds. Names of its own begin with ``_tfcollective``: the optimizer's class comes after
     it, and has methods like ``_prepare``."""
 
     _tfcollective_flag_skips: bool  # what a flag after the name means, where it is given by its place
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's, with the gradients of all ranks.
+        """Applies gradients as the optimizer does, with those of all ranks.
 
         With several backward passes a step, it updates after the last of them only.
 
@@ -75,7 +75,7 @@ class _Keras2Base(DistributedMixin):
         return result
 
     def _tfcollective_skips(self, args: Any, kwargs: Any) -> bool:
-        """Whether arguments of apply_gradients say that the gradients are reduced already."""
+        """True if arguments of apply_gradients say that the gradients are reduced already."""
         flag = args[1] if len(args) > 1 else None  # after the name
         if flag is not None:
             return bool(flag) == self._tfcollective_flag_skips
@@ -104,7 +104,7 @@ class Keras2Mixin(_Keras2Base):
     _tfcollective_flag_skips = True
 
     def build(self, var_list: Any) -> None:
-        """As the optimizer's; then takes over the state that the optimizer was made with."""
+        """Builds as the optimizer does; then takes over the state that the optimizer was made with."""
         base: Any = super()
         base.build(var_list)
         this: Any = self

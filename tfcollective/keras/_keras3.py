@@ -43,7 +43,7 @@ class Keras3Mixin(DistributedMixin):
     """Stands before the optimizer's class."""
 
     def build(self, variables: Any) -> None:
-        """As the optimizer's; then takes over the state that the optimizer was made with."""
+        """Builds as the optimizer does; then takes over the state that the optimizer was made with."""
         base: Any = super()
         base.build(variables)
         this: Any = self

@@ -172,7 +172,7 @@ def _velocities(optimizer: Any, model: Any) -> list[Any]:
 
 
 def _updates_with_the_rate_in_its_momentum(kind: type) -> bool:
-    """Whether the class that defines the update is one of those; distributed classes inherit it."""
+    """True if the class that defines the update is one of those; distributed classes inherit it."""
     rooms = (tf.keras.optimizers, getattr(tf.keras.optimizers, "legacy", None))
     known = [getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop")]
     update = "_resource_apply_dense" if hasattr(kind, "_resource_apply_dense") else "update_step"

@@ -53,7 +53,7 @@ def is_additive(metric: Any) -> bool:
 
 
 class CountedMetrics:
-    """What the metrics of a model have counted by now, by the names under which they are logged.
+    """The counts of a model's metrics so far, by the names under which they are logged.
 
     Attributes:
         rows: the number of samples that the loss is a mean of; 1 where it is not known.
@@ -140,7 +140,7 @@ class LogOfAllRanks:
         return {name: float(one) if one.ndim == 0 else one for name, one in zip(names, results, strict=True)}
 
     def _sums_and_means(self, label: str) -> tuple[dict[str, bool], dict[str, float], dict[str, bool]]:
-        """By name: whether all ranks can add it up, its mean, and whether the ranks' values differ."""
+        """Returns by name: whether all ranks can add it up, its mean, and whether the ranks' values differ."""
         flags = np.array([self._can_add(name) for name in self._names], np.float64)
         values = np.array([self._logs[name] if name in self._scalars else 0.0 for name in self._names], np.float64)
         rows = np.array([self._rows(name) for name in self._names])
@@ -179,8 +179,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _place(name: str) -> tuple[str, list[int]]:
-    """Where a metric stands in the order that all ranks have: they may number metrics of one kind differently, but each
-    does so in the order in which they were made."""
+    """Returns a metric's place in the order that all ranks have: they may number metrics of one kind differently, but
+    each does so in the order in which they were made.
+    """
     return without_numbers(name), [int(number) for number in re.findall(r"\d+", name)]
 
 

@@ -1,4 +1,4 @@
-"""What the classes of distributed optimizers of all Keras versions have in common."""
+"""The common base of the classes of distributed optimizers of all Keras versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfcollective.keras._yaml_dictionaries import YamlDictionary
 class Carrying(YamlDictionary):
     """A configuration that tells, in this process, which optimizers of its owner were distributed, and how.
 
-    A file has the dictionary only, and so has a configuration that was put together anew.
+    A file has the dictionary only, and so has a configuration that was put together again.
 
     Attributes:
         states: by place, as in ``distributed_states``.
@@ -29,7 +29,7 @@ class Carrying(YamlDictionary):
         return Carrying(copy.deepcopy(dict(self), memo), self.states)
 
     def copy(self) -> Carrying:
-        """With the states."""
+        """Returns a copy with the states."""
         return Carrying(self, self.states)
 
 
@@ -39,7 +39,7 @@ def is_of_keras(kind: type) -> bool:
 
 
 def own_methods(kind: type, names: Sequence[str]) -> list[str]:
-    """Those of the methods which a class has, or inherits, from a class of the user's own."""
+    """Returns those of the methods that a class has, or inherits, from a class of the user's own."""
     return [name for name in names if any(name in vars(c) for c in kind.__mro__ if not is_of_keras(c))]
 
 
@@ -62,13 +62,13 @@ class DistributedMixin:
         self._tfcollective.local.add(var)
 
     def get_config(self) -> dict[str, Any]:
-        """As the optimizer's; :meth:`from_config` of this class makes an optimizer that reduces as this one."""
+        """Returns the optimizer's configuration; :meth:`from_config` makes an optimizer that reduces as this one."""
         base: Any = super()
         return Carrying(base.get_config(), {"": self._tfcollective})
 
     @classmethod
     def from_config(cls, config: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's, distributed."""
+        """Makes the optimizer of a configuration, distributed."""
         base: Any = super()
         made = base.from_config(dict(config), *args, **kwargs)
         carried = config.states.get("") if isinstance(config, Carrying) else None

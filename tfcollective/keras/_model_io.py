@@ -24,7 +24,7 @@ def load_model(
     compression: Any = Compression.none,
     **options: Any,
 ) -> Any:
-    """As ``keras.models.load_model``; its optimizers come back distributed, with their state and loss scale.
+    """Loads as ``keras.models.load_model``; optimizers come back distributed, with their state and loss scale.
 
     Args:
         filepath: what was saved, with or without a distributed optimizer.

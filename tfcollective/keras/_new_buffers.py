@@ -24,7 +24,7 @@ _SUMS = ("Add", "AddV2", "AddN")
 
 
 class _Applying(threading.local):
-    """Whether an optimizer of an elastic job applies gradients on this thread."""
+    """The state of a thread: whether an optimizer of an elastic job applies gradients on it."""
 
     now = False
 

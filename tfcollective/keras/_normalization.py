@@ -54,8 +54,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
 
 def synchronize_keras(replace_method: Callable[..., bool]) -> None:
-    """Has ``BatchNormalization(synchronized=True)`` take its moments over the batches of all ranks. Keras's way is over
-    the replicas of a ``tf.distribute`` strategy, in whose scope it stays.
+    """Lets ``BatchNormalization(synchronized=True)`` take its moments over the batches of all ranks. Keras takes them
+    over the replicas of a ``tf.distribute`` strategy; in the scope of one this stays so.
 
     Args:
         replace_method: puts a function for a method: see ``tfcollective.keras._copies``.

@@ -1,4 +1,4 @@
-"""All optimizers of a model: that of ``compile``, and those that a ``train_step`` of its own uses."""
+"""The optimizers of a model: that of ``compile``, and those that a ``train_step`` of its own uses."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def distributed_states(thing: Any) -> dict[str, OptimizerState]:
 
 
 def is_optimizer(thing: Any) -> bool:
-    """Whether it is an optimizer of Keras 3 or Keras 2."""
+    """True for an optimizer of Keras 3 or Keras 2."""
     return isinstance(thing, _kinds())
 
 
 def train_step_is_own(model: Any) -> bool:
-    """Whether the model's class trains in a way of its own, which may use a ``DistributedGradientTape``."""
+    """True if the model's class has a training step of its own, which may use a ``DistributedGradientTape``."""
     return any(
         getattr(type(model), name, None) is not getattr(tf.keras.Model, name, None)
         for name in ("train_step", "make_train_function")
@@ -99,7 +99,7 @@ def _within(place: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(optimizer: Any) -> dict[str, Any]:
-    """What an optimizer that wraps others holds: a LossScaleOptimizer, a MultiOptimizer, one with an average."""
+    """Returns the parts of an optimizer that wraps others: LossScaleOptimizer, MultiOptimizer, one with an average."""
     several = getattr(optimizer, "optimizers", None)  # Keras 3's MultiOptimizer
     if isinstance(several, list | tuple):
         return {f".optimizers[{index}]": part for index, part in enumerate(several) if is_optimizer(part)}

@@ -1,4 +1,4 @@
-"""How far ``fit`` has come, for ``tfcollective status``."""
+"""Reports the progress of ``fit`` to ``tfcollective status``."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class FitProgress:
 
 
 def _total(params: Mapping[str, Any]) -> int | None:
-    """All steps of this run, where the steps of an epoch are known."""
+    """Returns the number of steps of this run, where the steps of an epoch are known, else None."""
     steps, epochs = params.get("steps"), params.get("epochs")
     return steps * epochs if steps and epochs else None
 
 
 def _steps(model: Any) -> int:
-    """How many steps are done, by the optimizer that has done the most."""
+    """Returns the number of steps done, by the optimizer that has done the most."""
     return max((int(optimizer.iterations) for optimizer in optimizers_of(model).values()), default=0)

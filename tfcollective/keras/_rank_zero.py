@@ -34,7 +34,7 @@ class RankZeroCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self.callback.set_model(model)
 
     def set_params(self, params: Any) -> None:
-        """So are the parameters of training."""
+        """Passes the parameters of training on likewise."""
         super().set_params(params)
         self.callback.set_params(params)
 
@@ -50,7 +50,7 @@ class RankZeroCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._is_due()
 
     def _is_due(self) -> bool:
-        """Whether this rank is rank 0. One that has just become that begins."""
+        """True if this rank is rank 0. A rank that has just become rank 0 begins."""
         if runtime.rank() != 0:
             return False
         if not self._begun:

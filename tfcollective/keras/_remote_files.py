@@ -26,7 +26,7 @@ class PushCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._pushed = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """No file is being written now: what is there is whole."""
+        """Copies files at a moment when none is being written: all are complete."""
         if time.monotonic() - self._pushed > _EVERY_S:
             self._push()
 

@@ -74,7 +74,7 @@ def differing_state(model: Any, process_set: ProcessSet | None, local: frozenset
 
 
 def local_keys(model: Any) -> frozenset[int]:
-    """Of the variables that stay each rank's own, as the optimizers say."""
+    """Returns the keys of the variables that stay each rank's own, as the optimizers say."""
     return frozenset[int]().union(*(state.local.keys() for state in distributed_states(model).values()))
 
 
@@ -86,7 +86,7 @@ def _is_apart(value: Any, world: Any, name: str) -> bool:
 
 
 def moving_statistics(model: Any) -> list[Any]:
-    """Those of batch normalization that training moves: each rank's own, until they are averaged."""
+    """Returns the statistics of batch normalization that training moves: each rank's own, until they are averaged."""
     kind = tf.keras.layers.BatchNormalization
     layers = [layer for layer in layers_of(model) if isinstance(layer, kind) and layer.trainable]
     found = [getattr(layer, name, None) for layer in layers for name in _STATISTICS]
@@ -94,7 +94,9 @@ def moving_statistics(model: Any) -> list[Any]:
 
 
 def _untrained(model: Any) -> Sequence[Any]:
-    """Without metrics, which Keras 2 counts as weights, and the states of recurrent layers, which belong to a batch."""
+    """Returns the untrained variables without metrics, which Keras 2 counts as weights, and without the states of
+    recurrent layers, which belong to a batch.
+    """
     metrics = [variable for metric in model.metrics for variable in metric.variables]
     states = [one for layer in layers_of(model) for one in tf.nest.flatten(getattr(layer, "states", None) or [])]
     layers = [

@@ -1,4 +1,4 @@
-"""What ``DistributedOptimizer`` adds to an optimizer. A plain object, so that Keras neither tracks nor saves it."""
+"""The state that ``DistributedOptimizer`` adds to an optimizer: a plain object, not tracked or saved by Keras."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _counts: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.cou
 
 
 class OptimizerState:
-    """One distributed optimizer's options, local variables and guard.
+    """The options, local variables and guard of a distributed optimizer.
 
     Attributes:
         options: how gradients are reduced.
@@ -72,7 +72,7 @@ class OptimizerState:
         self.counted: Any = None
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
-        """That of another optimizer which reduces as this one does."""
+        """Returns the state of another optimizer which reduces as this one does."""
         return OptimizerState(self.options, self.passes, saved, self.local.copy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizerState:
@@ -156,7 +156,7 @@ class OptimizerState:
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
 
     def _share(self) -> Any:
-        """By which a gradient is multiplied so that the average is weighted by what the ranks have counted."""
+        """Returns the factor of a gradient that weights the average by what the ranks have counted."""
         members = runtime.members(self.options.process_set, outside=True)
         if self.counted is None or members.alone or not members.included:
             return None
@@ -184,7 +184,7 @@ class OptimizerState:
                 for variable, value in zip(variables, saved, strict=True):
                     variable.assign(value)
             elif saved:
-                _LOG.warning("a copied optimizer is used for other variables: it begins anew")
+                _LOG.warning("a copied optimizer is used for other variables: it starts from the beginning")
             waiting, self.when_built = self.when_built, []
             for call in waiting:
                 call()

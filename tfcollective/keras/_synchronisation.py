@@ -51,7 +51,7 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         self._local.add(var)
 
     def local_keys(self) -> frozenset[int]:
-        """Of the variables that stay each rank's own."""
+        """Returns the keys of the variables that stay each rank's own."""
         return self._local.keys()
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -103,12 +103,13 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
             broadcast_variables([v for v in variables if variable_key(v) not in local], root_rank=self._root_rank)
 
     def _has_more_optimizers(self) -> bool:
-        """Whether there are some that a training step of its own builds: which ones are built already may differ from
+        """True if there are some that a training step of its own builds: which ones are built already may differ from
         rank to rank, for example where rank 0 has restored a checkpoint."""
         return any(place != "optimizer" for place in optimizers_of(self.model))
 
     def _variables_of_all_optimizers(self) -> list[Any]:
-        """Those of the optimizers that are built on all ranks; the others begin with the same values anyway.
+        """Returns the variables of the optimizers that are built on all ranks; the others begin with equal values
+        anyway.
 
         Without the gradients that a step has accumulated, which are each rank's own.
         """
@@ -152,7 +153,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
         self._in_fit = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """The metrics count anew."""
+        """Resets the metrics."""
         self._trained = None
 
     def on_test_begin(self, logs: Any = None) -> None:

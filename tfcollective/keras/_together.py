@@ -1,4 +1,4 @@
-"""What ``fit`` does on all ranks together besides reducing gradients, without a callback of the user's."""
+"""The work that ``fit`` does on all ranks together, beside reducing gradients, without a callback of the user's."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             self._compare(f"epoch {epoch}")
 
     def _is_time_to_compare(self, epoch: int) -> bool:
-        """At the end of the first epoch and of training. Ranks that join an elastic job count epochs as the others do,
-        but not which was the first."""
+        """True at the end of the first epoch and of training. Ranks that join an elastic job count epochs as the others
+        do, but not which was the first.
+        """
         first = not self._elastic and epoch == self._first_epoch
         return first or (self._elastic and epoch == 0) or epoch + 1 == self.params.get("epochs")
 
@@ -106,7 +107,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         return runtime.members(self._process_set, outside=True).size == 1
 
     def _say(self, lines: list[str]) -> None:
-        """On one rank, and each line once a process."""
+        """Logs on one rank, and each line once a process."""
         for line in lines:
             if runtime.members(self._process_set, outside=True).rank == 0 and line not in _said:
                 _LOG.warning("%s", line)

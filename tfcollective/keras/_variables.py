@@ -22,7 +22,7 @@ def assigned_weights(models: Sequence[Any]) -> Iterator[None]:
     """Within it, the weights of models are assigned; after it their layers compute with them.
 
     A layer may keep tensors that it has derived from its weights, and a traced function the tensors of its trace: the
-    functions of ``fit``, ``evaluate`` and ``predict`` are then made anew.
+    functions of ``fit``, ``evaluate`` and ``predict`` are then made again.
     """
     before = [derived_tensors(layers_of(model)) for model in models]
     yield
@@ -52,7 +52,7 @@ def build_optimizer(model: Any) -> None:
 
 
 def is_built(optimizer: Any) -> bool:
-    """Whether an optimizer has its variables; of legacy ones, which do not know, always."""
+    """True if an optimizer has its variables; always for legacy ones, which do not know."""
     return hasattr(optimizer, "get_slot_names") or bool(
         getattr(optimizer, "built", getattr(optimizer, "_built", False))
     )

@@ -60,7 +60,7 @@ class KerasState(TensorFlowState):
         super().__init__(variables, **values)
 
     def take(self, root: int) -> None:
-        """See :class:`State`. What layers derive from their weights is derived anew."""
+        """Takes the state, as :class:`State` does. Layers derive again what they derive from their weights."""
         with assigned_weights(_listed(self.model)):
             super().take(root)
 
@@ -109,7 +109,7 @@ class CommitStateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  #
 
     Args:
         state: what to commit.
-        batches_per_commit: counted anew at the start of training.
+        batches_per_commit: counted from 0 at the start of training.
     """
 
     def __init__(self, state: State, batches_per_commit: int = 1) -> None:
@@ -119,7 +119,7 @@ class CommitStateCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  #
         self._left = batches_per_commit
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Counts anew."""
+        """Resets the count."""
         self._left = self._every
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -172,5 +172,5 @@ class UpdateEpochStateCallback(tf.keras.callbacks.Callback):  # type: ignore[mis
         self._done = self._state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """One more."""
+        """Counts the epoch."""
         self._state.epoch = self._done + epoch + 1

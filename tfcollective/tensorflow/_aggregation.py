@@ -17,10 +17,10 @@ Pairs = list[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Passes:
-    """How many backward passes make an update, and whether it takes their mean or their sum.
+    """The number of backward passes of an update, and whether it takes their mean or their sum.
 
     Attributes:
-        count: how many; InvalidArgumentError if it is no number above 0.
+        count: the number of passes; InvalidArgumentError if it is no number above 0.
         average: the mean.
         by_keras: Keras adds them up (and takes the mean), as Keras 3 does.
     """
@@ -34,7 +34,7 @@ class Passes:
             raise InvalidArgumentError(f"backward_passes_per_step: expected 1 or more, got {self.count!r}")
 
     def aggregation(self) -> GradientAggregation | None:
-        """What adds the gradients of several passes up where Keras does not."""
+        """Returns what adds up the gradients of several passes where Keras does not."""
         return GradientAggregation(self.count, self.average) if self.count > 1 and not self.by_keras else None
 
 
@@ -80,7 +80,7 @@ class GradientAggregation:
     def step(
         self, pairs: Iterable[tuple[Any, Any]], update: Callable[[Pairs], object], skip: Callable[[], object]
     ) -> Any:
-        """One pass: adds its gradients; the last pass of an update calls `update` with the totals, others `skip`.
+        """Runs one pass: adds its gradients; the last pass of an update calls `update` with the totals, others `skip`.
 
         Both are called while a graph is built, each for its branch. Returns the operation in a v1 graph.
         """
@@ -151,7 +151,7 @@ def _dense(gradient: Any, variable: Any) -> Any:
 
 
 def _after(done: object) -> Any:
-    """What both branches of a condition return: a true tensor once `done` is."""
+    """Returns the result of both branches of a condition: a true tensor once `done` is."""
     waits = [part for part in tf.nest.flatten(done) if tf.is_tensor(part) or isinstance(part, tf.Operation)]
     with tf.control_dependencies(waits if not tf.executing_eagerly() else []):
         return tf.identity(tf.constant(True))

@@ -1,4 +1,4 @@
-"""What the collectives' arguments mean."""
+"""The meaning of the collectives' arguments."""
 
 from __future__ import annotations
 

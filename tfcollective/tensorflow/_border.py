@@ -1,4 +1,4 @@
-"""What all collectives on tensors have in common where a user's program calls them."""
+"""The common entry of all collectives on tensors that a user's program calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _at_border(function: _Function, wrong_with: Callable[[Any], str | None]) -> 
 
 
 def _unsuitable(arguments: Any) -> str | None:
-    """What is wrong with the first argument that no collective can take; None if none is known to be so."""
+    """Returns what is wrong with the first argument that no collective can take; None if none is known to be wrong."""
     for value in tf.nest.flatten(arguments):
         if isinstance(value, tf.RaggedTensor):
             return "tensor: a RaggedTensor: pass its flat_values and row_splits, or to_tensor()"

@@ -12,7 +12,7 @@ from tfcollective.tensorflow._dataset_order import left_to_chance
 
 
 def shard(dataset: Any, even: bool = True) -> Any:
-    """This rank's part of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.
+    """Returns this rank's shard of a ``tf.data.Dataset``: of each `size` elements in a row, the one at place `rank`.
 
     Shard before shuffling and batching, with the dataset in the same order on all ranks: ``Dataset.list_files`` and
     ``shuffle`` need a `seed` for that. In an evaluator, which is outside the world and works alone, it is the whole
@@ -61,7 +61,7 @@ def shard(dataset: Any, even: bool = True) -> Any:
 
 
 def _whole_rounds(dataset: Any, size: int, rank: int) -> Any:
-    """One element of each complete round of `size`; elements may differ in shape, so they are not batched."""
+    """Returns one element of each complete round of `size`; elements may differ in shape, so they are not batched."""
     rounds = dataset.map(lambda *element: (element,)).window(size, drop_remainder=True)
 
     def pick(window: Any) -> Any:

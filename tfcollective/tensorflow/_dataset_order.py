@@ -1,4 +1,4 @@
-"""Whether a ``tf.data`` pipeline gives its elements in the same order in every process.
+"""Checks whether a ``tf.data`` pipeline gives its elements in the same order in every process.
 
 Read from the pipeline's transformations and from the graphs of their functions, which may make datasets of their own
 (``interleave``, ``flat_map``). TensorFlow has no public way to ask: where its objects are not as expected, nothing is
@@ -20,7 +20,7 @@ _RESHUFFLES = "reshuffle_each_iteration"
 
 
 def left_to_chance(dataset: Any) -> str | None:
-    """What makes the order of the dataset's elements another one in each process; None if nothing is known to.
+    """Returns what makes the order of the dataset's elements differ between processes; None if nothing is known to.
 
     That is a shuffle (also that of ``Dataset.list_files``), ``Dataset.random`` or ``sample_from_datasets`` without a
     seed, and parallel transformations that need not be deterministic. Elements that a ``map`` changes at random keep
@@ -41,7 +41,7 @@ def left_to_chance(dataset: Any) -> str | None:
 
 
 def reshuffles(dataset: Any) -> bool:
-    """Whether a shuffle gives the elements in another order each time that the dataset is begun anew."""
+    """True if a shuffle gives the elements in another order at each iteration of the dataset."""
     for part in _pipeline(dataset):
         if getattr(part, "_reshuffle_each_iteration", False):
             return True
@@ -61,7 +61,7 @@ def seeds_of(dataset: Any) -> list[int]:
 
 
 def is_shard(dataset: Any) -> bool:
-    """Whether the dataset is made from a part of another one, by ``Dataset.shard``."""
+    """True if the dataset is made from a part of another one, by ``Dataset.shard``."""
     return any(type(part).__name__.strip("_") == "ShardDataset" for part in _pipeline(dataset))
 
 
@@ -78,8 +78,10 @@ _HIDING = ("GeneratorDataset", "PyFunc", "EagerPyFunc", "ShardDataset")  # ops w
 
 
 def content_of(dataset: Any) -> list[Any] | None:
-    """What tells the data of a dataset from those of another one: tensors and numbers in an order that processes with
-    the same program share. None for one rank's part (``shard``), and where it cannot be seen, as with generators."""
+    """Returns what distinguishes the data of a dataset from those of another one: tensors and numbers in an order that
+    processes with the same program share. None for one rank's part (``shard``), and where it cannot be seen, as with
+    generators.
+    """
     found: list[Any] = []
     for part in _pipeline(dataset):
         kind = type(part).__name__.strip("_")
@@ -99,7 +101,7 @@ def content_of(dataset: Any) -> list[Any] | None:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Whether the dataset's elements are batches that ``batch`` has made; not if another function takes them apart."""
+    """True if the dataset's elements are batches that ``batch`` has made; not if another function takes them apart."""
     part = dataset
     while part is not None:
         kind = type(part).__name__.strip("_")
@@ -160,7 +162,7 @@ def _pipeline(dataset: Any) -> Iterator[Any]:
 
 
 def _in_graph(graph: Any, unordered: Collection[str]) -> str | None:
-    """What leaves the order of elements to chance in a GraphDef, or in a function in it; None if nothing does.
+    """Returns what leaves the order of elements to chance in a GraphDef, or in a function in it; None if nothing does.
 
     Args:
         graph: the GraphDef.
@@ -184,6 +186,6 @@ def _constant(node: Any) -> Any:
 
 
 def _is_zero(seed: Any) -> bool:
-    """Whether a seed is known to be 0; two zeros stand for "choose one"."""
+    """True if a seed is known to be 0; two zeros stand for "choose one"."""
     value = tf.get_static_value(seed) if tf.is_tensor(seed) else seed
     return value is not None and int(value) == 0

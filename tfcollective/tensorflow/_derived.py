@@ -1,7 +1,7 @@
 """Tensors that Keras's layers derive from their weights and keep beside them.
 
 ``Normalization`` computes with ``mean`` and ``variance``, tensors that its ``finalize_state()`` makes of its weights.
-Weights that are assigned from outside, by a broadcast for example, do not reach them: the layer goes on with what it
+Weights that are assigned from outside, by a broadcast for example, do not reach them: the layer continues with what it
 had. So ``finalize_state()`` is called wherever tfcollective has assigned weights.
 """
 
@@ -20,7 +20,7 @@ _NAME = "mean"  # of a weight of Normalization
 
 
 def derive_anew(layers: Iterable[Any]) -> None:
-    """Has the layers that have weights and a ``finalize_state()`` derive their tensors anew; others are passed over."""
+    """Lets the layers that have weights and a ``finalize_state()`` derive their tensors again; others are skipped."""
     for layer in layers:
         if _derives(layer):
             layer.finalize_state()

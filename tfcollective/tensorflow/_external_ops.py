@@ -1,4 +1,4 @@
-"""What stands for the ops of ``_tf_ops.so`` with external engines: functions of the same names and arguments.
+"""Replacements for the ops of ``_tf_ops.so`` with external engines: functions of the same names and arguments.
 
 On Horovod they are Horovod's own ops. On MPI they are Python functions over numpy arrays; as MPI matches operations by
 their order, those of a graph run in the order in which they were made. ``process_set_id`` names the process set.
@@ -88,7 +88,7 @@ class NumpyOps(WithoutPlans):
     def tfcollective_grouped_allreduce(
         self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
-        """One all-reduce of all of them, one after the other."""
+        """All-reduces the tensors, one after the other."""
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         reduced = self.tfcollective_allreduce(flat, op, prescale, postscale, tensor_name, process_set_id)
         parts = tf.split(reduced, [tf.size(tensor) for tensor in tensors], num=len(tensors))
@@ -264,7 +264,7 @@ class HorovodOps(WithoutPlans):
     def tfcollective_grouped_allreduce(
         self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
-        """One operation for all of them."""
+        """Reduces all tensors in one operation."""
         tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
         dtype = tensors[0].dtype
         if dtype == tf.bool:

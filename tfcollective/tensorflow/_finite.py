@@ -68,7 +68,7 @@ class FiniteCheck:
         ]
 
     def _report(self, fine: Any, names: Sequence[str], variables: Sequence[Any], step: int) -> None:
-        """One line on the rank where it begins. If weights hold NaN already, it began before."""
+        """Logs one line on the rank where it begins. If weights hold NaN already, it began before."""
         if self._reports >= _MOST_REPORTS or not all(map(is_finite, variables)):
             return
         self._reports += 1

@@ -222,7 +222,7 @@ def merged(slices: Any) -> Any:
 
 @collective
 def join() -> Any:
-    """This rank has no more data: the others train on without it, and it waits until all ranks have joined.
+    """Tells the others that this rank has no more data: they train without it, and it waits until all have joined.
 
     Meanwhile it takes part with zeros in what the others all-reduce: allreduce, grouped_allreduce and gradients, with
     Average or Sum. Averages are of the ranks that still contribute. Whatever else the others call is refused there with

@@ -37,7 +37,7 @@ _LOG = get_logger(__name__)
 
 @dataclass(frozen=True)
 class GradientOptions:
-    """How gradients are reduced; ``tfcollective.tensorflow._docstrings`` says what the arguments mean.
+    """The options for reducing gradients; ``tfcollective.tensorflow._docstrings`` says what they mean.
 
     Attributes:
         op: Average or Sum.
@@ -124,7 +124,7 @@ class LocalVariables:
         self._layers: list[Any] = []
 
     def add(self, variable: Any) -> None:
-        """One variable."""
+        """Adds one variable."""
         self._variables[variable_key(variable)] = variable
 
     def add_layers(self, layers: Any) -> None:
@@ -282,7 +282,7 @@ def _spec(position: int, name: str, variable: Any, wire: Any) -> GradientSpec:
 
 
 def _order(gradients: Sequence[Any]) -> list[int] | None:
-    """What the traced function says, unless a setting fixes the buckets: then from the last to the first."""
+    """Returns the order that the traced function gives, unless a setting fixes the buckets: then from last to first."""
     return ready_order(gradients) if runtime.settings().bucket_bytes is None else None
 
 

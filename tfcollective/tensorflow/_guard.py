@@ -61,7 +61,7 @@ class ReplicaGuard:
         _guards.add(self)
 
     def hold(self) -> None:
-        """No checks until :meth:`restart`."""
+        """Suspends checks until :meth:`restart`."""
         self._counter().assign(_HELD)
 
     def restart(self) -> None:
@@ -115,7 +115,9 @@ class ReplicaGuard:
         return tf.cond(updated, lambda: self._settle(everyone, steps, named, members), self._later)
 
     def _settle(self, everyone: Any, steps: Any, named: Sequence[tuple[str, Any]], members: Members) -> Any:
-        """In Python, also from a graph: it rarely runs, and would be some thousand ops for a large model."""
+        """Settles the comparison in Python, also from a graph: it rarely runs, and would be some thousand ops for a
+        large model.
+        """
         if self._replicas is None:
             self._replicas = Replicas(self._name, members.process_set_id)
         replicas = self._replicas
@@ -128,7 +130,7 @@ class ReplicaGuard:
         return _raise_if(tf.ensure_shape(tf.numpy_function(settle, [everyone, steps], tf.string), []))
 
     def _later(self) -> Any:
-        """Nothing has changed yet: counts from the first step again, after a pause."""
+        """Postpones the check while nothing has changed: counts from the first step again, after a pause."""
         with tf.control_dependencies([self._counter().assign(-_PAUSE)]):
             return tf.constant(True)
 
@@ -162,7 +164,7 @@ class ReplicaGuards:
         self._guards: dict[tuple[int, ...], tuple[ReplicaGuard, Sequence[Any]]] = {}
 
     def hold(self) -> None:
-        """No checks until :meth:`restart`, also of lists that are new until then."""
+        """Suspends checks until :meth:`restart`, also of lists that are new until then."""
         self._held = True
         for guard, _ in self._guards.values():
             guard.hold()
@@ -211,7 +213,7 @@ def _is_power_of_two(number: Any) -> Any:
 
 
 def _is_with_guard(variable: Any) -> bool:
-    """Whether a variable of TensorFlow's or Keras's lives on CPU:0. False where it is not known yet."""
+    """True if a variable of TensorFlow's or Keras's lives on CPU:0. False where it is not known yet."""
     value = getattr(variable, "value", None)  # Keras 3: the variable inside; TensorFlow's own: a method
     holder = variable if value is None or callable(value) else value
     device = tf.DeviceSpec.from_string(str(getattr(holder, "device", None) or ""))
@@ -263,7 +265,7 @@ def fingerprints(values: Sequence[Any]) -> Any:
 
 
 def compare_fingerprints(everyone: np.ndarray[Any, Any]) -> Comparison:
-    """Where the ranks' variables are not as on the first rank that takes part.
+    """Finds where the ranks' variables differ from those of the first rank that takes part.
 
     Args:
         everyone: uint8[size, n + 1, 8], as :func:`_everyone` gives it.

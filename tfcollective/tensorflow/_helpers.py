@@ -49,12 +49,12 @@ def local_size_op(name: str | None = None) -> Any:
 
 
 def size_in_graph(members: Members) -> Any:
-    """How many members there are when a graph that is made now runs: a number, or int32 in an elastic job."""
+    """Returns the number of members when a graph that is made now runs: a number, or int32 in an elastic job."""
     return size_op(members.process_set_id) if members.elastic else members.size
 
 
 def rank_in_graph(members: Members) -> Any:
-    """This process's place among the members when a graph that is made now runs: see :func:`size_in_graph`."""
+    """Returns this process's place among the members when a graph that is made now runs: see :func:`size_in_graph`."""
     if not members.elastic:
         return members.rank
     return _value(lambda: runtime.members_of_set(members.process_set_id).rank, "rank")

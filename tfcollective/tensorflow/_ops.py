@@ -117,7 +117,7 @@ def _factors(prescale: float, postscale: float) -> dict[str, str]:
 def allreduce(
     tensor: Any, *, op: Op, name: str, prescale: float = 1.0, postscale: float = 1.0, process_set_id: int = 0
 ) -> Any:
-    """One tensor, combined over the ranks of the process set; shape and dtype stay."""
+    """Returns a tensor combined over the ranks of the process set; shape and dtype stay."""
     result = load().tfcollective_allreduce(
         tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
     )
@@ -136,7 +136,7 @@ def grouped_allreduce(
 
 
 def allgather(tensor: Any, *, name: str, label: str = "", process_set_id: int = 0) -> Any:
-    """All ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
+    """Returns all ranks' rows, in rank order. `label` is shown in messages and may differ from rank to rank."""
     result = load().tfcollective_allgather(tensor, tensor_name=_labelled(name, label), process_set_id=process_set_id)
     result.set_shape(tf.TensorShape([None]).concatenate(tensor.shape[1:]))
     return result
@@ -152,7 +152,7 @@ def broadcast(tensor: Any, *, root: int, name: str, label: str = "", process_set
 
 
 def reducescatter(tensor: Any, *, op: Op, prescale: float, postscale: float, name: str, process_set_id: int = 0) -> Any:
-    """This rank's rows of the combined tensor."""
+    """Returns this rank's rows of the combined tensor."""
     return load().tfcollective_reducescatter(
         tensor, op=int(op), **_factors(prescale, postscale), tensor_name=name, process_set_id=process_set_id
     )

@@ -104,7 +104,9 @@ class DistributedV1(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # Tens
         self._local.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped optimizer's, reduced over the ranks; zeros while backward passes are only added up."""
+        """Returns the wrapped optimizer's gradients, reduced over the ranks; zeros while backward passes are only added
+        up.
+        """
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         if not pairs:
             return pairs

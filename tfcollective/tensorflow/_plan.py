@@ -27,7 +27,7 @@ _FIRST_IS_A_QUARTER = 4
 
 @dataclass(frozen=True)
 class GradientSpec:
-    """What the plan has to know of one gradient.
+    """The facts about a gradient that the plan needs.
 
     Attributes:
         position: of its variable among those of the step, the same on all ranks.
@@ -70,7 +70,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Reduction:
-    """How gradients are combined: inputs times `prescale`, `op`, results times `postscale`."""
+    """The way gradients are combined: inputs times `prescale`, `op`, results times `postscale`."""
 
     op: Op
     prescale: float = 1.0
@@ -113,7 +113,7 @@ class BucketSizes:
 
 @dataclass(frozen=True)
 class LinkCost:
-    """What moves a bucket's bytes.
+    """The cost of moving a bucket's bytes.
 
     Attributes:
         start_s: seconds that a bucket takes whatever its size.
@@ -198,8 +198,9 @@ class _Planner:
 
 
 def signature(gradients: Sequence[GradientSpec], buckets: Sequence[Bucket], reduction: Reduction) -> str:
-    """What ranks must agree on before they run a plan: one line a gradient, in bucket order. What follows a tab, the
-    variable's name, is shown where they do not, but is not compared."""
+    """Returns what ranks must agree on before they run a plan: one line a gradient, in bucket order. The variable's
+    name, after a tab, is shown where they disagree, but is not compared.
+    """
     scales = f"{reduction.op.name.lower()} prescale={reduction.prescale!r} postscale={reduction.postscale!r}"
     lines = []
     for number, bucket in enumerate(buckets):

@@ -1,4 +1,4 @@
-"""In which order gradients become ready, learned from the function that computes them.
+"""The order in which gradients become ready, learned from the function that computes them.
 
 TensorFlow starts an op when its inputs are there, so a tensor is ready after the longest chain of ops that leads to it.
 In a traced function that chain is known before the first step, and it is the same on all ranks, because they trace the
@@ -67,5 +67,5 @@ def _chains(ops: Sequence[Any]) -> dict[Any, int]:
 
 
 def _counts(op: Any) -> bool:
-    """Whether all traces of a program have this op, whatever they know of shapes."""
+    """True if all traces of a program have this op, whatever they know of shapes."""
     return op.type not in _SHAPING and any(output.dtype.is_floating or output.dtype.is_complex for output in op.outputs)

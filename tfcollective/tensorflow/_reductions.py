@@ -77,7 +77,7 @@ def note_reduction() -> None:
 @contextmanager
 def training(*, own_step: bool) -> Iterator[None]:
     """Keras trains a model within it: what eager code has reduced before it were not this training's gradients. They
-    may be those of a loop that goes on after it.
+    may be those of a loop that continues after it.
 
     Args:
         own_step: the model has a training step of its own, which may use a tape. Keras's does not.
@@ -96,7 +96,7 @@ def training(*, own_step: bool) -> Iterator[None]:
 
 @contextmanager
 def unnoted() -> Iterator[None]:
-    """What is reduced within it is tfcollective's own, and no gradient."""
+    """Marks reductions within the context as tfcollective's own, not gradients."""
     before, _inside.update = _inside.update, True
     try:
         yield
@@ -159,7 +159,7 @@ def _is_computed_here(gradient: Any) -> bool:
 
 
 def _back(gradient: Any) -> Iterator[Any]:
-    """Its tensor; in a graph, also those from which it came by clipping and scaling."""
+    """Yields its tensor; in a graph, also those from which it came by clipping and scaling."""
     pending, seen = [_tensor(gradient)], set()
     while pending:
         tensor = pending.pop()

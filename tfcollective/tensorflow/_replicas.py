@@ -57,13 +57,13 @@ class Comparison:
         return [int(index) for index in np.flatnonzero(self.different.any(axis=0))]
 
     def places(self, variable: int) -> list[int]:
-        """Of the ranks where this variable is not as on the first one."""
+        """The places of the ranks whose variable differs from the first one's."""
         return [int(place) for place in np.flatnonzero(self.different[:, variable])]
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a variable of one rank is from the first rank's.
+    """The distance of a rank's variable from the first rank's.
 
     Attributes:
         distance: relative to the largest weight.
@@ -83,7 +83,7 @@ class Drift:
 
 
 def rounding_bound(epsilon: float, steps: int) -> float:
-    """How far rounding takes weights apart in so many steps, relative to the largest of them.
+    """Returns how far rounding takes weights apart in so many steps, relative to the largest of them.
 
     It adds up from step to step, and is never more than half of the digits of the type.
 
@@ -115,7 +115,7 @@ def _chunks(values: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 
 class Replicas:
-    """What one guard does after its comparisons, on this rank.
+    """The actions of a guard after its comparisons, on this rank.
 
     Args:
         name: of the comparison; matches its collectives between ranks.
@@ -140,7 +140,7 @@ class Replicas:
             step: counted from 0.
         """
         self._look_for_nan(named, step)
-        since = step - self._equal_since if step >= self._equal_since else step  # smaller: the count has begun anew
+        since = step - self._equal_since if step >= self._equal_since else step  # smaller: the count was reset
         if not compared.variables:
             self._equal_since = step
             return ""
@@ -166,7 +166,7 @@ class Replicas:
         return ""
 
     def _look_for_nan(self, named: Sequence[tuple[str, Any]], step: int) -> None:
-        """One line of the first rank; the others have the same weights."""
+        """Logs one line on the first rank; the others have the same weights."""
         if runtime.members_of_set(self._process_set_id).rank == 0 and not self._nan_told:
             wrong = [name for name, variable in named if not is_finite(variable)]
             if wrong:
@@ -209,7 +209,7 @@ class Replicas:
         since: int,
         members: Members,
     ) -> dict[int, Drift]:
-        """Of each variable that differs, that of the rank which is farthest off: the same on all ranks."""
+        """Returns for each variable that differs the drift of the rank which is farthest off: the same on all ranks."""
         floor = _typical_size(variables)
         rows = np.zeros((members.size, len(compared.variables), 2), np.float64)
         for row, index in zip(rows[members.rank], compared.variables, strict=True):
@@ -226,7 +226,7 @@ class Replicas:
         }
 
     def _tell(self, speaks: bool, text: str) -> None:
-        """One warning a guard: what rounds in one step does so in later ones, too."""
+        """Warns once a guard: what rounds in one step does so in later ones, too."""
         if speaks:
             _LOG.log(logging.INFO if self._told else logging.WARNING, "%s", text)
         self._told = True
@@ -234,7 +234,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class _Words:
-    """How messages speak of a comparison."""
+    """The wording of messages about a comparison."""
 
     compared: Comparison
     names: Sequence[str]
@@ -245,7 +245,7 @@ class _Words:
         return f"{self.names[variable]} on ranks {[self.ranks[place] for place in self.compared.places(variable)]}"
 
     def of_rounding(self, apart: dict[int, Drift], step: int) -> str:
-        """That it was taken back."""
+        """Says that it was taken back."""
         widest = max(apart, key=lambda index: apart[index].distance)
         return (
             f"the replicas' weights differed by rounding in step {step + 1}, most of all {self.where(widest)}, "

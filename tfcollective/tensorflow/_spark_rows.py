@@ -87,7 +87,7 @@ class _Share:
         return cls(RowReader(str(settings.row_source), key))
 
     def tables(self) -> Iterator[Any]:
-        """What comes, to the end."""
+        """Yields the tables that come, to the end."""
         if not self._begun.acquire(blocking=False):
             raise StateError("the rows have been read: have them come several times with feed(..., epochs=...)")
         with self._reader:

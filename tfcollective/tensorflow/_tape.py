@@ -49,7 +49,9 @@ class _TapeMixin:
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """As ``tf.GradientTape.gradient``, reduced over the ranks. `use_generic_names` is Horovod's: without effect."""
+        """Returns the gradients of ``tf.GradientTape.gradient``, reduced over the ranks. `use_generic_names` is
+        Horovod's: without effect.
+        """
         del use_generic_names
         base: Any = super()
         gradients = base.gradient(target, sources, output_gradients, unconnected_gradients)

@@ -23,7 +23,7 @@ from tfcollective.tensorflow._names import operation_name
 def broadcast_variables(variables: Iterable[Any], *, root_rank: int = 0, process_set: ProcessSet | None = None) -> Any:
     """Assigns to every variable its value on rank `root_rank`.
 
-    Eagerly, ``Normalization`` layers then derive anew what they compute with; a function that was traced before keeps
+    Eagerly, ``Normalization`` layers then derive again what they compute with; a function that was traced before keeps
     the old values.
 
     Args:

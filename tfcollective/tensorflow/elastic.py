@@ -1,4 +1,4 @@
-"""States that keep TensorFlow's variables over changes of the world, and data that are divided anew then; see
+"""States that keep TensorFlow's variables over changes of the world, and data that are then divided again; see
 :mod:`tfcollective.elastic`."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TensorFlowState(ObjectState):
         TensorFlowState.save(self)
 
     def save(self) -> None:
-        """See :class:`State`. A failure leaves what was saved before, of variables and of values."""
+        """Saves the state. A failure leaves what was saved before, of variables and of values."""
         if self._hold is None:
             self._hold = _holder(self._variables)
         kept = self._hold()
@@ -73,7 +73,7 @@ class TensorFlowState(ObjectState):
             variable.assign(kept)
 
     def on_reset(self) -> None:
-        """See :class:`State`. What the callbacks assign to variables is what the ranks sync."""
+        """Runs the reset callbacks. The ranks sync what the callbacks assign to variables."""
         super().on_reset()
         self._keep_what_callbacks_assigned()
 
@@ -88,8 +88,9 @@ class TensorFlowState(ObjectState):
         self._kept = lambda: values
 
     def take(self, root: int) -> None:
-        """See :class:`State`. What was saved stays until all of the root's has come: a rank that is lost meanwhile
-        leaves nothing half taken."""
+        """Takes the root's state. The saved state stays until all of it has come: a rank that is lost meanwhile leaves
+        nothing half taken.
+        """
         super().take(root)  # on the root the variables are those of its commit now
         broadcast_variables(self._variables, root_rank=root)
         self.save()
@@ -150,7 +151,7 @@ class ElasticDataset:
 
 
 def elastic_dataset(build: Callable[[int, int, int], Any], state: Any, batch_size: int = 1) -> ElasticDataset:
-    """Batches of a dataset that is built anew for each world, from where the ranks are in the epoch.
+    """Batches of a dataset that is rebuilt for each world, from where the ranks are in the epoch.
 
     As an example::
 
@@ -169,7 +170,7 @@ def elastic_dataset(build: Callable[[int, int, int], Any], state: Any, batch_siz
                 state.epoch, state.done = state.epoch + 1, 0
 
     ``state.done`` grows by ``size * batch_size`` with each batch that is handed out, so the commit after its step
-    includes it; what is only prefetched does not count. When a rank is lost, the dataset is built anew from the last
+    includes it; what is only prefetched does not count. When a rank is lost, the dataset is rebuilt from the last
     commit. The ranks agree on how many batches there are: the epoch ends for all when one has none left.
 
     Args:

@@ -1,4 +1,4 @@
-"""What ``tfcollective check --launcher kubernetes`` looks at."""
+"""The checks of ``tfcollective check --launcher kubernetes``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORWARDED = {"pods/portforward": ("", ("create", "get"))}  # unless pods are re
 
 
 def findings(platform: Mapping[str, Any]) -> Iterator[Finding]:
-    """One after the other, until what comes next could not work. Raises ConfigError for wrong settings."""
+    """Yields finding after finding, until the next check could not work. Raises ConfigError for wrong settings."""
     options = KubernetesOptions.from_platform({**platform, "image": platform.get("image") or _NO_IMAGE})
     remedy = "pip install 'tfcollective[kubernetes]'"
     client = Finding.of("client", lambda: f"kubernetes {import_client().__version__}", remedy)
@@ -47,7 +47,7 @@ def _cluster(cluster: Cluster) -> Finding:
 
 
 def _rights(cluster: Cluster, options: KubernetesOptions) -> Finding:
-    """What the API server itself says of each."""
+    """Returns what the API server itself says of each right."""
     name = f"rights in the namespace {cluster.namespace}"
     direct = cluster.inside if options.direct is None else options.direct
     wanted = RIGHTS if direct else {**RIGHTS, **_FORWARDED}

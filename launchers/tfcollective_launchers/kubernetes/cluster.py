@@ -44,7 +44,7 @@ def import_client() -> Any:
 
 
 class Cluster:
-    """One namespace of a cluster.
+    """A namespace of a cluster.
 
     Attributes:
         namespace: its name.
@@ -94,13 +94,13 @@ class Cluster:
     # ---- the user in it --------------------------------------------------------------------------------------------
 
     def describe(self) -> str:
-        """Where it is, and its version; raises ClusterError where it does not answer."""
+        """Returns the cluster's address and version; raises ClusterError where it does not answer."""
         api = self._package.client.VersionApi(self._core.api_client)
         version = self._call("asking for the version", lambda: api.get_code(_request_timeout=self._limits))
         return f"{self._configuration.host}, Kubernetes {version.git_version}, namespace {self.namespace}"
 
     def may(self, verb: str, resource: str, group: str) -> bool:
-        """Whether this user has a right: on a resource, or RESOURCE/SUBRESOURCE, of this API group."""
+        """True if this user has a right: on a resource, or RESOURCE/SUBRESOURCE, of this API group."""
         name, _, part = resource.partition("/")
         wanted = {"namespace": self.namespace, "verb": verb, "group": group, "resource": name, "subresource": part}
         review = {
@@ -141,8 +141,9 @@ class Cluster:
         return self._found(f"asking for the Secret {name}", self._core.read_namespaced_secret, name)
 
     def delete_job(self, name: str, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Has a Job deleted, and then its pods in order, and what it owns; nothing if it is gone. An API server that
-        is away is waited for unless it is ``hurried``."""
+        """Deletes a Job, then its pods gracefully, and what it owns; does nothing if it is gone. Retries while the API
+        server cannot be reached, unless ``hurried``.
+        """
 
         def delete() -> Any:
             return self._batch.delete_namespaced_job(
@@ -158,7 +159,7 @@ class Cluster:
     # ---- pods ------------------------------------------------------------------------------------------------------
 
     def pods(self, selector: str) -> tuple[list[Object], str]:
-        """The pods with these labels, and the version of the list, from which :meth:`changes` goes on."""
+        """The pods with these labels, and the version of the list, from which :meth:`changes` continues."""
 
         def ask() -> Any:
             return self._core.list_namespaced_pod(
@@ -169,8 +170,9 @@ class Cluster:
         return list(found.get("items") or ()), str(found["metadata"].get("resourceVersion", ""))
 
     def changes(self, selector: str, version: str, seconds: float) -> Iterator[tuple[str, Object]]:
-        """What happens to these pods after ``version``, as (``ADDED``, pod) and so on, for at most so long; the pod of
-        a ``BOOKMARK`` has a version alone. Raises ClusterError, with status 410 when the version is too old."""
+        """Yields what happens to these pods after ``version``, as (``ADDED``, pod) and so on, for at most so long; the
+        pod of a ``BOOKMARK`` has a version alone. Raises ClusterError, with status 410 when the version is too old.
+        """
         ask: Any = self._core.list_namespaced_pod
         connect, reply = self._limits
 
@@ -198,7 +200,7 @@ class Cluster:
             response.release_conn()
 
     def log(self, pod: str, lines: int | None = None) -> str:
-        """What a pod has written, or its last lines; an empty text if it has not begun."""
+        """Returns the output of a pod, or its last lines; an empty text if it has not begun."""
         tail = {} if lines is None else {"tail_lines": lines}
 
         def ask() -> Any:
@@ -252,7 +254,7 @@ class Cluster:
             raise ClusterError(f"watching pods: {error}") from error
 
     def _call_until_heard(self, what: str, work: Callable[[], T], hurried: Callable[[], bool] = lambda: False) -> T:
-        """For what may come twice: again while the API server is away."""
+        """Makes an idempotent call, and retries it while the API server cannot be reached."""
         failures: list[ClusterError] = []
 
         def once() -> tuple[T] | None:
@@ -279,7 +281,7 @@ class Cluster:
 
 
 def _event_of(line: bytes) -> tuple[str, Object]:
-    """What a line of a watch says; ClusterError for one that is none, as from a proxy in between."""
+    """Returns the event in a line of a watch; ClusterError for any other line, as from a proxy in between."""
     try:
         event = json.loads(line)
         kind, one = event["type"], event["object"]
@@ -302,12 +304,12 @@ def _own_namespace() -> str:
 
 
 def _reason(error: Any) -> str:
-    """What the API server says in words."""
+    """Returns the API server's message."""
     with suppress(ValueError, TypeError, KeyError):
         return f"{json.loads(error.body)['message']} ({error.status})"
     return f"{error.reason} ({error.status})"
 
 
 def version_is_too_old(error: ClusterError) -> bool:
-    """Whether a watch has to begin with a new list."""
+    """True if a watch has to begin with a new list."""
     return error.status == _GONE

@@ -188,7 +188,9 @@ class _Submitted:
         self._watcher = PodWatcher(cluster, _selector(wanted.name))
 
     def run(self, stop_signals: Sequence[int]) -> JobOutcome:
-        """To its end, or until it runs by itself. Whatever goes wrong here, nothing of it stays in the cluster."""
+        """Runs the job to its end, or until it runs by itself. Whatever fails here, nothing of the job stays in the
+        cluster.
+        """
         call = self._hosted.spec.call
         files = files_of(self._hosted.to_bytes(), self._hosted.key, None if call is None else call.payload)
         check_files(files)
@@ -222,8 +224,9 @@ class _Submitted:
     # ---- where the coordinator is ----------------------------------------------------------------------------------
 
     def _find_coordinator(self, received: Sequence[int], opened: ExitStack) -> str | None:
-        """Its address for this process, once it answers; None when a signal came first. Raises LaunchError when it
-        never will, and RendezvousError when it takes too long."""
+        """Returns the coordinator's address for this process, once it answers; None when a signal came first. Raises
+        LaunchError when it never will, and RendezvousError when it takes too long.
+        """
         deadline = self._clock.monotonic() + self._wanted.options.allocation_timeout
         address = ""
         while not received:
@@ -266,7 +269,7 @@ class _Submitted:
     # ---- its end ---------------------------------------------------------------------------------------------------
 
     def _gone(self) -> str | None:
-        """Why the job is no more, as far as the cluster knows."""
+        """Returns why the job is gone, as far as the cluster knows."""
         launcher = self._launcher()
         return self._describe_end(launcher) if launcher is not None and launcher.ended else None
 
@@ -282,7 +285,7 @@ class _Submitted:
 
     @contextmanager
     def _deleted_at_end(self, received: Sequence[int]) -> Iterator[list[bool]]:
-        """While it is open, what is made belongs to this process; kept if it says so."""
+        """Deletes the job at the end of the context, unless something was put into the yielded list."""
         kept: list[bool] = []
         before = len(received)
         try:
@@ -300,7 +303,7 @@ class _Submitted:
 
 @contextmanager
 def _reached(cluster: Cluster, launcher: PodState, *, direct: bool) -> Iterator[str]:
-    """Where the coordinator in this pod is for this process, while it is open."""
+    """Yields the address at which this process reaches the coordinator in the pod, while the context is open."""
     if direct:
         yield f"{launcher.address}:{PORT}"
         return

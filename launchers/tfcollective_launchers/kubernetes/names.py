@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
 def check_label(where: str, text: str) -> None:
-    """One word of a host name: RFC 1123."""
+    """Checks that a name is one label of a host name: RFC 1123."""
     _check(where, text, _LABEL, LONGEST_LABEL, "lower-case letters, digits and '-', with a letter or digit at each end")
 
 

@@ -92,7 +92,7 @@ def launcher_job(wanted: Wanted) -> Object:
 
 
 def begun(wanted: Wanted) -> list[Object]:
-    """What changes in the launcher's Job once the submitter has reached it, as a JSON patch that may come twice."""
+    """Returns the change of the launcher's Job once the submitter has reached it, as an idempotent JSON patch."""
     deadline, place = wanted.options.active_deadline, "/spec/activeDeadlineSeconds"
     there = {"op": "add", "path": place, "value": 1 if deadline is None else math.ceil(deadline)}
     return [there, {"op": "remove", "path": place}] if deadline is None else [there]

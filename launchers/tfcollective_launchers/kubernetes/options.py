@@ -1,4 +1,4 @@
-"""What a job on Kubernetes can be given besides what every job has: checked values."""
+"""The options of jobs on Kubernetes, besides those of every job: checked values."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class KubernetesOptions:
         labels: ``KEY=VALUE`` for all objects and pods.
         annotations: ``KEY=VALUE`` for all pods.
         queue: the local queue of Kueue's.
-        active_deadline: how long (s) the job may run; None: for ever.
+        active_deadline: how long (s) the job may run; None: without a limit.
         ttl: how long (s) a job that has ended stays there; None: a day.
         allocation_timeout: how long (s) to wait until all pods that the job starts with are there.
         detach: whether to return as soon as the job runs; it does not end with the submitter then.

@@ -1,4 +1,4 @@
-"""What runs in the pods of ``--launcher kubernetes``: the launcher, or an agent of its job.
+"""The program in the pods of ``--launcher kubernetes``: the launcher, or an agent of its job.
 
 python -m tfcollective_launchers.kubernetes.pods launcher
 python -m tfcollective_launchers.kubernetes.pods agent HOST:PORT SLOTS SECONDS
@@ -84,14 +84,14 @@ def _connected(address: str) -> socket.socket:
 
 
 def _own_address(wanted: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Where the other pods and the submitter reach this one."""
+    """Returns the address at which the other pods and the submitter reach this one."""
     if wanted:
         return choose_address(interface_addresses(), wanted)
     return environ.get(POD_IP) or socket.gethostbyname(socket.gethostname())
 
 
 class PodProvider(ContainerProvider):
-    """The pods of a Job of agents. Kubernetes starts each of them, also in place of one that has gone, when there is
+    """The pods of a Job of agents. Kubernetes starts each of them, also in place of one that is gone, when there is
     room for it; so they come by themselves.
 
     Args:
@@ -112,7 +112,7 @@ class PodProvider(ContainerProvider):
         """See :class:`NodeProvider`: they were requested with the job."""
 
     def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
-        """See :class:`NodeProvider`. A pod has the host name of the one whose place it takes."""
+        """Takes an agent in. A pod has the host name of the one that it replaces."""
         return replace(facts, name=numbered_name(facts)), facts.slots or self._share
 
     def places(self) -> Mapping[str, tuple[str, str]]:

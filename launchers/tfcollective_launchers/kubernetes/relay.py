@@ -92,12 +92,12 @@ class _Client:
         connection.setblocking(False)
 
     def has_answered(self) -> bool:
-        """There is something to read, or its end."""
+        """True if there is something to read, or the end of the stream."""
         return True
 
 
 def _copy(source: Any, target: Any) -> None:
-    """Until the source ends; then neither direction goes on."""
+    """Copies until the source ends; then both directions are closed."""
     with suppress(OSError):
         while data := source.recv(_CHUNK):
             target.sendall(data)

@@ -22,7 +22,7 @@ _TROUBLE = (*HOPELESS, "ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff", "
 
 @dataclass(frozen=True)
 class PodState:
-    """What is known of a pod.
+    """The known state of a pod.
 
     Attributes:
         name: its name.
@@ -48,7 +48,7 @@ class PodState:
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no longer."""
+        """True if it no longer runs."""
         return self.phase in (*_ENDED, "Deleted")
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class PodState:
 
 
 def state_of(pod: Object) -> PodState:
-    """What an object says of its pod."""
+    """Returns the state of the pod that an object describes."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     containers = status.get("containerStatuses") or ()
     states = [one.get("state") or {} for one in containers]
@@ -104,7 +104,7 @@ def _conditions(status: Object) -> list[Object]:
 
 class PodWatcher:
     """The pods with some labels, always as the cluster has said last. A context manager: while it is open, a thread
-    follows them, and goes on after errors: a cluster that is away does not change what is known.
+    follows them, and continues after errors: a cluster that cannot be reached does not change what is known.
 
     Args:
         cluster: where they are.
@@ -132,21 +132,21 @@ class PodWatcher:
 
     @property
     def pods(self) -> Mapping[str, PodState]:
-        """All that there are or were, by name."""
+        """The present and past pods, by name."""
         with self._changed:
             return dict(self._pods)
 
     def part(self, part: str) -> list[PodState]:
-        """Those of one part of the job."""
+        """Returns the pods of one part of the job."""
         return [one for one in self.pods.values() if one.part == part]
 
     def wait(self, seconds: float) -> None:
-        """Until one has changed, at most so long."""
+        """Waits until a pod has changed, at most so long."""
         with self._changed:
             self._changed.wait(seconds)
 
     def quiet(self) -> None:
-        """What happens from now on is the end of the job, and no news."""
+        """Reports no further changes: they belong to the end of the job."""
         self._quiet = True
 
     def _run(self) -> None:
@@ -191,7 +191,7 @@ class PodWatcher:
 
 
 def _is_news(before: PodState | None, now: PodState) -> bool:
-    """Whether people want to know: a pod waits for a reason, is taken away, or has failed."""
+    """True if the change is worth a message: a pod waits for a reason, is preempted, or has failed."""
     if now.phase == "Running" and not now.leaves:
         return False
     if before is not None and (before.phase, before.why, before.leaves) == (now.phase, now.why, now.leaves):

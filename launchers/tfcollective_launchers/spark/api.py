@@ -140,7 +140,7 @@ def run_elastic(
     spark: Any = None,
     **options: Any,
 ) -> list[Any]:
-    """The same for an elastic job: it goes on without executors that are lost, and takes in others that Spark gives.
+    """The same for an elastic job: it continues without executors that are lost, and takes in others that Spark gives.
 
     Args:
         fn: as for :func:`run`; wraps its training in ``tfcollective.elastic.run``.
@@ -210,7 +210,7 @@ def _run(spec: JobSpec) -> list[Any]:
 
 
 def _of_command(spec: JobSpec, outcome: JobOutcome) -> list[Any]:
-    """For ranks that return nothing: raises when one has failed."""
+    """Runs ranks that return nothing; raises when one has failed."""
     failed = tuple(record for record in outcome.exits if record.failed)
     results_of(replace(outcome, exits=failed, results={}), 0)
     return [None] * (spec.num_proc if spec.bounds is None else len(outcome.exits))

@@ -1,4 +1,4 @@
-"""What ``tfcollective check --launcher spark`` looks at. No application is started: that takes Spark a while, and
+"""The checks of ``tfcollective check --launcher spark``. No application is started: that takes Spark a while, and
 executors."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _STANDALONE = re.compile(r"spark://(?P<addresses>.+)")
 
 
 def findings(options: SparkOptions) -> Iterator[Finding]:
-    """One after the other, until what comes next could not work."""
+    """Yields one finding after the other, until the next check could not work."""
     looks = (_pyspark, _java, partial(_application, options), partial(_master, options))
     return Finding.until_one_fails(looks)
 
@@ -31,7 +31,7 @@ def _java() -> Finding:
 
 
 def _application(options: SparkOptions) -> Finding:
-    """Its properties, from the options and from Spark's own configuration."""
+    """Returns the application's properties, from the options and from Spark's own configuration."""
     return Finding.of(
         "application", lambda: f"runs on {wanted_conf(options).get('spark.master')}", "see --conf, --master"
     )

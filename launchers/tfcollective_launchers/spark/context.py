@@ -174,8 +174,9 @@ def _dynamic_refused() -> ConfigError:
 
 
 def slots_of(context: Any) -> int | None:
-    """How many tasks of the default resource profile the executors that are there can run at once; None: this Spark
-    does not tell."""
+    """Returns the number of tasks of the default resource profile that the present executors can run at once; None:
+    this Spark does not tell.
+    """
     try:
         scala = context._jsc.sc()
         return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
@@ -206,6 +207,6 @@ def cancel(context: Any, group: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the stack of Java that follows."""
+    """Returns the message of an error, without the Java stack that follows."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else repr(error)

@@ -152,7 +152,7 @@ def _with_script(spec: JobSpec) -> tuple[JobSpec, dict[str, bytes]]:
 
 
 def _bind_host(spec: JobSpec, context: Any) -> str:
-    """Where the coordinator listens: on the interface that is wanted, else where executors reach Spark's driver."""
+    """Returns the coordinator's address: on the interface that is wanted, else where executors reach Spark's driver."""
     if not spec.network_interfaces:
         address = driver_address(context)
         if address is not None and is_own_host(address):

@@ -1,4 +1,4 @@
-"""What a job says of its Spark."""
+"""The options of jobs on Spark."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _POLL_S = 1.0
 
 @dataclass(frozen=True)
 class _Ended:
-    """How one task's agent ended, and whether it was the first of its stage."""
+    """The end of one task's agent, and whether it was the first of its stage."""
 
     how: str
     first: bool = True
@@ -82,7 +82,7 @@ class Stage:
 
     @property
     def ended(self) -> Mapping[str, _Ended] | None:
-        """How its agents ended, by name; None while they run, or have yet to be started."""
+        """The ends of its agents, by name; None while they run, or have yet to be started."""
         return self._ended
 
     def cancel(self) -> None:
@@ -115,8 +115,9 @@ class Stage:
             self._ended = {name: _Ended(how, first in (None, task)) for task, name in enumerate(names)}
 
     def _await_slots(self) -> bool:
-        """Whether there are slots for all, at last: a stage that does not fit is not given to Spark, which would try
-        for ten minutes and go on trying when it is not wanted any longer."""
+        """Waits for slots; True once there are enough for all. A stage that does not fit is not given to Spark, which
+        would try for ten minutes and keep trying when it is no longer wanted.
+        """
         while not self._cancelled.is_set():
             self.slots = slots_of(self._context)
             if self.slots is None or self.slots >= len(self.nodes):

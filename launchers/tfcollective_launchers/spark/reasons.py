@@ -1,4 +1,4 @@
-"""What Spark says of a job that failed, as one sentence: pure."""
+"""Spark's reason for the failure of a job, as one sentence: pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def lost_partition(text: str) -> int | None:
 
 
 def reason_of(text: str) -> str:
-    """What happened to the tasks of a job, to be said of an agent: ``was lost with its executor: ...``."""
+    """Returns what happened to the tasks of a job, as the predicate of a sentence about an agent: ``was lost with its
+    executor: ...``.
+    """
     ours = _OURS.search(text)
     if ours is not None:
         return ours.group()[len(AGENT_ENDED) :].strip()

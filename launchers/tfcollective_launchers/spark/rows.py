@@ -142,8 +142,8 @@ def read_from_spark(batches: Iterable[Any]) -> Iterator[Any]:
     """The same batches. Raises RuntimeError when they break off.
 
     Arrow may raise an OSError where a stream breaks off in a message, which must not be taken for the end of the rank:
-    it would wait for further rows for ever. Between two messages Arrow takes the break for the end of the rows: so the
-    mark that Spark writes after the last one has to be there.
+    it would wait for further rows without end. Between two messages Arrow takes the break for the end of the rows: so
+    the mark that Spark writes after the last one has to be there.
     """
     rest = iter(batches)
     try:

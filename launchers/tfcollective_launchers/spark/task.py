@@ -1,4 +1,4 @@
-"""What a task of Spark does: it holds an agent, a subprocess that lives as long as the task does.
+"""The work of a Spark task: it holds an agent, a subprocess that lives as long as the task does.
 
 Spark ends the Python of a task by SIGKILL, which a subprocess outlives. So the agent reads its stdin, whose other end
 only the task has: it ends with it (see :mod:`tfcollective_launchers.spark.agent`). Nothing is changed in this process,
@@ -44,7 +44,7 @@ _OF_SPARK = re.compile(r"(pyspark\.zip|py4j-[^/]*\.zip|spark-core_[^/]*\.jar)$")
 
 @dataclass(frozen=True)
 class Part:
-    """What the tasks of one Spark job are given; it travels in their function, as Spark's own code does.
+    """The input of the tasks of one Spark job; it travels in their function, as Spark's own code does.
 
     Attributes:
         lines: the settings of each task's agent, a line of JSON for each. They hold the job key.
@@ -75,7 +75,7 @@ def hold_agent(part: Part, rows: Iterable[Any]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Feed:
-    """What a task sends to its rank: ``send`` does so and returns at the end, or raises OSError after ``stop``."""
+    """The data that a task sends to its rank: ``send`` returns at the end, or raises OSError after ``stop``."""
 
     send: Callable[[], None]
     stop: Callable[[], None]

@@ -67,7 +67,7 @@ def test_the_end_of_an_agent_is_an_event_once(here, local, text):
         one.request([SETTINGS])
         assert one.events() == []
         assert one.explain(FACTS, 15.0) == (
-            "gave no sign of life for 15 s (stopped?) and was killed; its processes have been ended" if here else None
+            "sent no heartbeat for 15 s (stopped?) and was killed; its processes have been ended" if here else None
         )
         pid = one._processes["h2"].pid
         os.kill(pid, signal.SIGKILL)

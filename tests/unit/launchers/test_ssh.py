@@ -108,7 +108,7 @@ def test_a_good_answer_among_other_words():
         ),
         (
             Answer(255, "", "Host key verification failed."),
-            "host key is not the one that is known",
+            "host key is not the known one",
             "ssh-keygen -R h",
         ),
         (

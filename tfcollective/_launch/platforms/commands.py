@@ -24,7 +24,7 @@ from tfcollective._launch.nodes.provider import NodeProvider, Refill, Went
 
 class LineWriter:
     """Writes lines to a descriptor on a thread of its own: who reads there may have been stopped, and a line that does
-    not fit into the pipe would then hold up the launcher for ever.
+    not fit into the pipe would then block the launcher without end.
 
     Args:
         descriptor: is the writer's from now on.
@@ -107,7 +107,7 @@ class AgentCommand:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
@@ -124,11 +124,11 @@ class AgentCommand:
         self._orders.close()
 
     def kill(self) -> None:
-        """For one that does not answer."""
+        """Kills a process that does not answer."""
         self._process.kill()
 
     def wait(self, seconds: float) -> None:
-        """Until it has ended; it is killed when that takes longer. Waits a moment for what it has printed: another
+        """Waits until it has ended; kills it when that takes longer. Waits a moment for what it has printed: another
         process may hold the other end, such as a connection that ssh keeps for later."""
         end_process(self._process, seconds, ask=False)
         for pump in self._pumps:
@@ -136,7 +136,7 @@ class AgentCommand:
 
 
 class CommandProvider(NodeProvider):
-    """One command for each node.
+    """Starts one command for each node.
 
     Args:
         commands: by the name of the node.
@@ -225,7 +225,7 @@ class CommandProvider(NodeProvider):
             return self._how(node.name)
         if node.name not in self._here:
             return None  # the network may be what does not answer
-        return f"gave no sign of life for {silent:g} s (stopped?) and was killed; its processes have been ended"
+        return f"sent no heartbeat for {silent:g} s (stopped?) and was killed; its processes have been ended"
 
     def orders(self, name: str) -> Callable[[bytes], None] | None:
         """See :class:`NodeProvider`."""

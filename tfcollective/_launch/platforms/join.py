@@ -60,7 +60,7 @@ class JoinedLauncher(Launcher):
     )
 
     def plan(self, spec: JobSpec) -> Plan:
-        """See :class:`Launcher`. Which hosts they are is not known before they are there."""
+        """Plans the job. The hosts are not known before their agents enrol."""
         options = platform_options(_Options, spec.platform, "agents")
         if spec.discovery or spec.blacklist:
             raise UnsupportedError("discovery, blacklist: the hosts of this job are those whose agents join it")
@@ -131,7 +131,7 @@ class JoinProvider(NodeProvider):
         say(f"run this on {count}, where {place}:\n  {shlex.join(join)}")
 
     def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
-        """See :class:`NodeProvider`. An earlier one of its machine may be thought to be there still."""
+        """Takes an agent in, under a name of its own: an earlier one of its machine may still count as alive."""
         return replace(facts, name=numbered_name(facts)), facts.slots or self._share
 
     def machine(self, name: str) -> str:
@@ -139,10 +139,10 @@ class JoinProvider(NodeProvider):
         return name.partition(_AGENT)[0]
 
     def release(self, name: str) -> None:
-        """See :class:`NodeProvider`: it was not started from here, and ends by itself."""
+        """Does nothing: the agent was not started from here, and ends by itself."""
 
     def close(self) -> None:
-        """See :class:`NodeProvider`. The next job may have put its own key there already."""
+        """Removes the file of the job key, unless the next job has put its own there already."""
         path = Path(self._key_file)
         with suppress(OSError):
             if self._written and path.read_bytes() == self._written:
@@ -169,12 +169,14 @@ def _key_of_environment() -> bytes | None:
 
 
 def numbered_name(facts: NodeFacts) -> str:
-    """What an agent is called where others of its host may be there, or may be thought to be there."""
+    """Returns the name of an agent whose host may have others, or may be thought to have others."""
     return f"{facts.host}{_AGENT}{facts.number})"
 
 
 def _named(found: Sequence[NodeFacts]) -> list[NodeFacts]:
-    """In the order of the hosts' names; reports name hosts, with a number where several agents share one."""
+    """Returns the nodes in the order of the hosts' names; reports name hosts, with a number where several agents share
+    one.
+    """
     count = Counter(one.host for one in found)
     ordered = sorted(found, key=lambda one: one.host)
     return [replace(one, name=one.host if count[one.host] == 1 else numbered_name(one)) for one in ordered]

@@ -1,1 +1,1 @@
-"""How a job ended, and what follows from it."""
+"""The end of a job, and what follows from it."""

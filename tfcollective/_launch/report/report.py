@@ -1,4 +1,4 @@
-"""What to tell people about a job's end, and the exit code: pure."""
+"""The report of a job's end, and the exit code: pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def render(outcome: JobOutcome, emphasise: Callable[[str], str] = str) -> str:
 
 
 def warning(outcome: JobOutcome) -> str | None:
-    """One line for a job in which no process used tfcollective, else None."""
+    """Returns one line for a job in which no process used tfcollective, else None."""
     if outcome.initialised or outcome.stopped_by is not None or outcome.agent_failure is not None:
         return None
     if exit_code(outcome) != 0:  # it is no cause, and may have been about to come
@@ -52,7 +52,7 @@ def warning(outcome: JobOutcome) -> str | None:
 
 
 def headline(outcome: JobOutcome) -> str:
-    """Why a job failed, in one line."""
+    """Returns why a job failed, in one line."""
     cause = outcome.cause
     if cause is None:
         return " ".join(str(outcome.agent_failure or outcome.start_failure or "no reason is known").split())
@@ -100,7 +100,7 @@ def describe_change(
     phases: Mapping[str, float],
     cause: str,
 ) -> str:
-    """How one world followed another, in a line. ``phases`` are seconds by name; ``cause`` may be empty."""
+    """Returns the change between two worlds, in a line. ``phases`` are seconds by name; ``cause`` may be empty."""
     gone = [f"without {', '.join(lost)}"] if lost else []
     new = [f"with {', '.join(joined)}"] if joined else []
     parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in phases.items())
@@ -109,12 +109,12 @@ def describe_change(
 
 
 def describe_size(size: object) -> str:
-    """How many ranks a world has, in words."""
+    """Returns the number of ranks of a world, in words."""
     return "1 rank" if size == 1 else f"{size} ranks"
 
 
 def describe_restarts(what: str, count: int) -> Sequence[str]:
-    """How often something was started again: a line, or none if it was not."""
+    """Returns how often something was started again: a line, or none if it was not."""
     return [f"the {what} was started again {_times(count)}"] if count else []
 
 
@@ -131,9 +131,8 @@ def _restart_lines(outcome: JobOutcome) -> Iterator[str]:
 
 
 def _auxiliary_task_lines(end: AuxiliaryTaskEnd, outcome: JobOutcome) -> Iterator[str]:
-    """What a task outside the world has to say at the end: its figures or its address, and how it failed if it did.
-
-    One that was stopped although training did well was stopped from outside: by its platform, for example.
+    """Yields the lines of an auxiliary task at the end: its figures or its address, and how it failed if it did. A task
+    that was stopped although training succeeded was stopped from outside: by its platform, for example.
     """
     record = end.exit
     if record is None:
@@ -156,7 +155,7 @@ def _unreported(end: AuxiliaryTaskEnd) -> str:
 
 
 def describe_info(info: Mapping[str, object]) -> str:
-    """What a task has published, in words; empty when that is nothing."""
+    """Returns what a task has published, in words; empty for nothing."""
     url = info.get("url")
     if isinstance(url, str):
         return url
@@ -254,7 +253,7 @@ def _without_traceback(tail: tuple[str, ...], traceback: tuple[str, ...]) -> tup
 
 
 def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
-    """It is a slot that failed, not its host: other ranks may have done well there."""
+    """Names the slot that failed, not its host: other ranks may have succeeded there."""
     place = f" on {places[record.task]}" if places.get(record.task) else ""
     if record.rank == NO_RANK:
         return f"{record.task} (pid {record.pid}{place})"
@@ -262,7 +261,7 @@ def _who(record: ExitRecord, places: Mapping[str, str]) -> str:
 
 
 def _how(record: ExitRecord, blamed: Collection[int] = ()) -> str:
-    """How it ended, in a line; ``blamed``: the ranks that the report begins with."""
+    """Returns the end of a task, in a line; ``blamed``: the ranks that the report begins with."""
     if record.blames in blamed:
         return "ended because of that"
     if record.stopped and not record.raised:
@@ -271,7 +270,7 @@ def _how(record: ExitRecord, blamed: Collection[int] = ()) -> str:
 
 
 def _end(record: ExitRecord, most: int) -> str:
-    """How it ended, and what exception it raised in at most so many characters."""
+    """Returns the end of a task, and its exception in at most so many characters."""
     if record.exception is None:
         return record.how
     how = "was stopped" if record.consequence and record.signal is not None else record.how

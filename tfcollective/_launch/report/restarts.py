@@ -29,7 +29,8 @@ def run_job(
 ) -> JobOutcome:
     """Runs the job, and again when it fails, at most ``spec.max_restarts`` times; the outcome of the last time.
 
-    Each time everything is new: coordinator, key, agents, processes. Only the number of the generation goes on. What is
+    Each time everything is new: coordinator, key, agents, processes. Only the number of the generation continues. What
+        is
     in the checkpoints is for the ranks to find. A signal that asks the job to stop stops it for good, also between two
     starts. MLflow hears of it all as one run, where it is used. ``pause`` waits in place of the clock, for tests.
 
@@ -127,5 +128,5 @@ def restarted(spec: JobSpec, generation: int) -> JobSpec:
 
 
 def pause_before(restart: int) -> float:
-    """How long (s) to wait before the first, second, ... restart: what was wrong with a node may pass."""
+    """Returns the seconds to wait before the first, second, ... restart: trouble of a node may be transient."""
     return min(_LONGEST_PAUSE_S, float(2 ** (restart - 1)))

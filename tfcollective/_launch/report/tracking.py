@@ -31,8 +31,9 @@ _Work = Callable[["_Run"], None]
 
 @contextlib.contextmanager
 def tracking(launcher: Launcher, spec: JobSpec, flush: float = _FLUSH_S) -> Iterator[Callable[[JobOutcome], None]]:
-    """While it is open MLflow, if there is one, hears of the launcher's job; yields what takes the outcome. The end
-    waits ``flush`` seconds at most for a server that does not answer."""
+    """Reports the launcher's job to MLflow, if it is used, while the context is open; yields what takes the outcome.
+    The end waits ``flush`` seconds at most for a server that does not answer.
+    """
     tracker = _find_tracker()
     if tracker is None:
         yield lambda outcome: None
@@ -47,7 +48,7 @@ def tracking(launcher: Launcher, spec: JobSpec, flush: float = _FLUSH_S) -> Iter
 
 
 def parameters_of(spec: JobSpec, launcher: str) -> dict[str, object]:
-    """What a job is made of: no command and no environment, which may hold secrets."""
+    """Returns the parameters of a job: no command and no environment, which may hold secrets."""
     roles = {f"instances.{role}": one.instances for role, one in spec.task_specs.items()}
     shown = {
         "version": __version__,
@@ -115,11 +116,11 @@ class MlflowTracker:
         self._work.put(lambda run: run.parameters(parameters))
 
     def observe(self, view: JobView) -> None:
-        """How the job stands; what has not changed since is not sent again."""
+        """Reports the state of the job; what has not changed since is not sent again."""
         self._note({str(task.task): task.info for task in (*view.tasks[:1], *view.auxiliary_tasks)})
 
     def end(self, outcome: JobOutcome) -> None:
-        """How it ended."""
+        """Reports the end of the job."""
         self._note({**outcome.published, **{end.task: end.info for end in outcome.auxiliary_tasks}})
         failed = exit_code(outcome) != 0
         status = "KILLED" if outcome.stopped_by is not None else "FAILED" if failed else "FINISHED"
@@ -163,7 +164,7 @@ class MlflowTracker:
 
 
 class _Run:
-    """One run of MLflow's; every method raises what MLflow raises."""
+    """A run of MLflow's; every method raises what MLflow raises."""
 
     def __init__(self, client: Any, run_id: str, *, ours: bool) -> None:
         self._client = client

@@ -1,1 +1,1 @@
-"""What is asked of the host that the launcher runs on: signals, ssh, the end of what a dead agent has left."""
+"""The launcher's use of its host: signals, ssh, the cleanup after a dead agent."""

@@ -1,4 +1,4 @@
-"""What an agent of this machine that has died has left: processes that have the job id in their environment."""
+"""The processes that a dead agent of this machine has left: they have the job id in their environment."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class StopSwitch:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """While it is open, this thread's :func:`forward_signals` hear of :meth:`stop`, also those that come later."""
+        """Reports :meth:`stop` to all :func:`forward_signals` of this thread while the context is open."""
         token = _SWITCH.set(self)
         try:
             yield
@@ -58,7 +58,7 @@ class StopSwitch:
             _SWITCH.reset(token)
 
     def stop(self, number: int) -> None:
-        """From any thread; what it does is done when this returns."""
+        """Stops, from any thread; returns when the action is done."""
         with self._lock:
             self._number = number
             handlers = tuple(self._handlers)
@@ -67,7 +67,7 @@ class StopSwitch:
 
     @contextmanager
     def heard(self, handle: Callable[[int], None]) -> Iterator[None]:
-        """While it is open, ``handle`` is called with every signal, and with one that has come already."""
+        """Calls ``handle`` with every signal while the context is open, and with one that has come already."""
         with self._lock:
             self._handlers.append(handle)
             earlier = self._number
@@ -85,9 +85,9 @@ _SWITCH: ContextVar[StopSwitch | None] = ContextVar("tfcollective stop switch", 
 
 @contextmanager
 def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[list[int]]:
-    """While it is open, each of these signals calls ``act``, and so does a :class:`StopSwitch` that this thread holds;
-    yields the list of those that have come and ask for the end: all but those of :data:`PASSED_ON`. A signal that this
-    process ignores stays ignored.
+    """Calls ``act`` for each of these signals while the context is open, and for a :class:`StopSwitch` that this thread
+    holds; yields the list of those that have come and ask for the end: all but those of :data:`PASSED_ON`. A signal
+    that this process ignores stays ignored.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the

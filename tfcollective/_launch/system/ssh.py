@@ -1,4 +1,4 @@
-"""What every call of ssh says, and what the user's own settings of ssh say about keys of new hosts."""
+"""The arguments of every call of ssh, and the user's own ssh settings for keys of new hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.processes import answer_of
 
-#: Ask nothing of a person who may not be there, and do not wait for ever.
+#: Never prompt, and never wait without a limit.
 DEFAULTS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 #: Takes the key of a host that is not known yet; a key that has changed is refused all the same.
 ACCEPT_NEW = ("-o", "StrictHostKeyChecking=accept-new")
@@ -22,7 +22,7 @@ _MAX_PORT = 65535
 
 @dataclass(frozen=True)
 class SshOptions:
-    """How a job's hosts are reached.
+    """The options for reaching a job's hosts.
 
     Attributes:
         port: sshd's port; None: ssh's own choice.
@@ -42,7 +42,7 @@ class SshOptions:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What the user has chosen, as arguments of ssh."""
+        """Returns the user's choices as arguments of ssh."""
         port = () if self.port is None else ("-p", str(self.port))
         identity = () if self.identity_file is None else ("-i", self.identity_file)
         return (*self.options, *port, *identity)

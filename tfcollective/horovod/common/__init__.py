@@ -1,1 +1,1 @@
-"""What scripts use of Horovod's ``common``."""
+"""The parts of Horovod's ``common`` that scripts use."""

@@ -58,7 +58,7 @@ class ComputeService:
 
     @property
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Where it listens, in Horovod's form: by interface, of which ours has no name."""
+        """The addresses at which it listens, in Horovod's form: by interface, of which ours has no name."""
         if self._process is None:
             raise CoordinatorError("the compute service has not been started")
         endpoint = self._process.endpoint
@@ -66,7 +66,8 @@ class ComputeService:
 
 
 class ComputeClient:
-    """What processes of both jobs say to each other. Every call raises CoordinatorError when the service is gone.
+    """The client by which processes of both jobs talk to each other. Every call raises CoordinatorError when the
+    service is gone.
 
     Args:
         addresses: where the service listens, as :attr:`ComputeService.addresses`.
@@ -100,7 +101,7 @@ class ComputeClient:
         self._client.put(f"worker/{worker_id}", dispatcher_id)
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
-        """Until all workers of a dispatcher are there. Raises RendezvousError that names the one that is missing."""
+        """Waits until all workers of a dispatcher are there. Raises RendezvousError, which names a missing one."""
         deadline = Deadline.after(timeout)
         first = dispatcher_id * self._workers
         for worker in range(first, first + self._workers):
@@ -114,7 +115,7 @@ class ComputeClient:
             _LOG.info("the compute service has ended already: %s", error)
 
     def wait_for_shutdown(self) -> None:
-        """Until training calls :meth:`shutdown`, or the service is gone."""
+        """Waits until training calls :meth:`shutdown`, or the service is gone."""
         try:
             while self._client.wait(_SHUTDOWN, timeout=TIMING.poll) is None:
                 pass

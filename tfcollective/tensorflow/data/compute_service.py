@@ -36,10 +36,10 @@ _HEARTBEAT_MS = 1000
 
 @dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What a training job has to know of a compute service.
+    """The facts about a compute service that a training job needs.
 
     Attributes:
-        dispatchers: how many; one serves all ranks, otherwise rank i uses dispatcher i.
+        dispatchers: their number; one serves all ranks, otherwise rank i uses dispatcher i.
         workers_per_dispatcher: how many processes of the compute job work for each.
         dispatcher_side: "compute" or "training": which job runs the dispatchers.
         addresses: where the service listens: by interface, pairs of host and port.
@@ -66,7 +66,7 @@ class TfDataServiceConfig:
         return ComputeClient(self.addresses, self.key, self.workers_per_dispatcher, verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         document: dict[str, Any] = to_document(self)
         return document
 
@@ -173,7 +173,7 @@ tf.data.Dataset.send_to_data_service = send_to_data_service
 
 
 def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
-    """What every process of the compute job runs, until training shuts the service down.
+    """Runs every process of the compute job, until training shuts the service down.
 
     Raises:
         RendezvousError: this worker's dispatcher has not come in time.
@@ -193,7 +193,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
 
 
 def own_host() -> str:
-    """Where others reach this process."""
+    """The host name or address at which others reach this process."""
     settings = runtime.settings() if runtime.is_initialized() else Settings.load()
     return settings.bind_host or "127.0.0.1"
 

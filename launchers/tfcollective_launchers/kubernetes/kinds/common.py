@@ -1,4 +1,4 @@
-"""What all kinds of manifests have in common: labels, the pod template, the job key, what a failure means."""
+"""The common parts of all kinds of manifests: labels, the pod template, the job key, what a failure means."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _IN_MANIFEST = ("num_proc", "env", "grace", "max_restarts", "bucket_mb")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a manifest is to describe.
+    """The job that a manifest describes.
 
     Attributes:
         spec: the job; its command is what runs in the image.
@@ -55,30 +55,30 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """What the job is called."""
+        """The name of the job."""
         return self.options.name
 
     @property
     def needs_launcher(self) -> tuple[str, ...]:
-        """Why the job needs a launcher in a pod of its own; empty: its pods can meet without one, a rank in each."""
+        """The reasons for a launcher in a pod of its own; empty: the pods, of one rank each, can meet without one."""
         chosen = [name for name in self.spec.chosen_options if name not in (*_AS_VARIABLES, *_IN_MANIFEST)]
         why = [OPTIONS[name].flags[0] for name in chosen]
         return (*why, *(("--procs-per-pod",) if self.options.procs_per_pod > 1 else ()))
 
     @property
     def pods(self) -> int:
-        """How many pods the ranks have at first."""
+        """The number of pods of the ranks at first."""
         return -(-self.spec.num_proc // self.options.procs_per_pod)
 
     @property
     def most_pods(self) -> int:
-        """How many they may have."""
+        """The largest number of pods of the ranks."""
         most = self.spec.num_proc if self.spec.bounds is None else self.spec.bounds.largest
         return -(-most // self.options.procs_per_pod)
 
     @property
     def restarts(self) -> int:
-        """How often the ranks may be started again after a failure."""
+        """The number of times that the ranks may be started again after a failure."""
         return self.spec.max_restarts
 
     def check_gpus(self) -> None:
@@ -152,7 +152,7 @@ def job_of(wanted: Wanted, name: str, spec: Object, *, queued: bool = True, comp
 
 
 def limits_of(wanted: Wanted) -> Object:
-    """How long a Job, or an object with the same fields, may run, and how long it stays when it has ended."""
+    """Returns how long a Job, or an object with the same fields, may run, and how long it stays when it has ended."""
     options = wanted.options
     deadline = {} if options.active_deadline is None else {"activeDeadlineSeconds": math.ceil(options.active_deadline)}
     return {**deadline, "ttlSecondsAfterFinished": math.ceil(_DAY_S if options.ttl is None else options.ttl)}
@@ -197,7 +197,7 @@ def words(command: Sequence[str]) -> list[str]:
 
 
 def key_variable() -> dict[str, str]:
-    """Where a process finds the job key: in a file, so that it is in no environment."""
+    """Returns the variable that tells a process where the job key is: in a file, which keeps it out of environments."""
     return {variable("key_file"): f"{KEY_DIRECTORY}/key"}
 
 
@@ -271,7 +271,7 @@ def container_of(template: Object) -> Object:
 
 
 def pod_security(wanted: Wanted) -> Object:
-    """Who the processes are: with ``fsGroup``, they may read the job key. Root needs none."""
+    """Returns the user of the processes: with ``fsGroup``, they may read the job key. Root needs none."""
     user, group = wanted.options.user
     profile = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user == 0:
@@ -280,7 +280,9 @@ def pod_security(wanted: Wanted) -> Object:
 
 
 def pod_resources(options: KubernetesOptions) -> Object:
-    """What a pod with ranks asks for. Its memory is reserved in full; it may use idle processors of its node."""
+    """Returns the resources that a pod with ranks asks for. Its memory is reserved in full; it may use idle processors
+    of its node.
+    """
     requests = {name: one for name, one in (("cpu", options.cpus), ("memory", options.memory)) if one is not None}
     limits: Object = {} if options.memory is None else {"memory": options.memory}
     if options.gpus:

@@ -85,7 +85,9 @@ def _agents(wanted: Wanted) -> Object:
 
 
 def indexed(pods: int) -> Object:
-    """As many pods, each with a number; a new one of a number comes when the old one has ended."""
+    """Returns a Job with as many pods, each with an index; a pod is replaced by one with the same index once it has
+    ended.
+    """
     return {
         "completionMode": "Indexed",
         "completions": pods,

@@ -46,7 +46,7 @@ def tfjob_objects(wanted: Wanted) -> list[Object]:
 
 
 def _roles(wanted: Wanted) -> dict[str, int]:
-    """How many pods of each role; without task specs, the first rank is the chief."""
+    """Returns the number of pods of each role; without task specs, the first rank is the chief."""
     specs = wanted.spec.task_specs
     if not specs:
         others = wanted.spec.num_proc - 1
