@@ -16,6 +16,7 @@ _RENAMED = {
     "host_discovery_script": "discovery",
     "output_filename": "log_dir",
     "network_interface": "network_interfaces",
+    "prefix_output_with_timestamp": "timestamps",
 }
 _PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
@@ -32,6 +33,7 @@ def translate(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, ours in _RENAMED.items():
         _move(left, name, ours, lambda value: value)
     _move(left, "hostfile", "hosts", Path)
+    _move(left, "nics", "network_interfaces", lambda names: names if isinstance(names, str) else sorted(names))
     if left.pop("use_mpi", None) and left.setdefault("engine", "mpi") != "mpi":
         raise ConfigError(f"use_mpi asks for the engine mpi, engine={left['engine']!r} for another")
     if left.get("mpi_args") and left.get("engine") != "mpi":

@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
 
@@ -39,21 +39,17 @@ def run(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
+    *,
     start_timeout: float | None = None,
     use_mpi: bool | None = None,
-    use_gloo: bool | None = None,
     extra_mpi_args: str | None = None,
-    env: Mapping[str, str] | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
     verbose: int = 1,
-    nics: Iterable[str] | str | None = None,
-    prefix_output_with_timestamp: bool = False,
     executable: str | None = None,
-    *,
     spark: Any = None,
     data: Source | None = None,
-    **options: Any,
+    **job: Any,
 ) -> list[Any]:
     """Calls ``fn(*args, **kwargs)`` in ``num_proc`` tasks of a Spark application; returns what each rank returned, in
     rank order.
@@ -67,26 +63,22 @@ def run(
         start_timeout: how long (s) the tasks, and then the ranks, may take to start; None:
             ``HOROVOD_SPARK_START_TIMEOUT``, else 600.
         use_mpi: refused when true: the ranks are no processes of MPI.
-        use_gloo: has no effect.
         extra_mpi_args: refused.
-        env: more variables of the ranks.
         stdout: where to show what they print, a text stream; None: stdout of this process.
         stderr: the same of their stderr.
         verbose: 2 logs at the level ``info``.
-        nics: names or networks of the interfaces that they use.
-        prefix_output_with_timestamp: whether each line of output begins with the time.
         executable: the interpreter of the ranks; None: that of Spark's tasks.
         spark: a SparkSession or SparkContext; None: the active one, else a new one (``platform={"master": ...}``).
         data: what :func:`~tfcollective_launchers.spark.rows.feed` makes of a DataFrame: its rows, of which each rank
             reads a share with ``tfcollective.spark.dataset``; None: the ranks read their own data.
-        **options: as for :func:`tfcollective.run`.
+        **job: the options of the job, as for :func:`tfcollective.run`; also by the names that Horovod has for them:
+            ``nics``, ``prefix_output_with_timestamp``, ``use_gloo``.
 
     Raises:
         As :func:`tfcollective.run`; ConfigError and UnsupportedError also for what is said above.
     """
     if use_mpi or extra_mpi_args:
         raise UnsupportedError("use_mpi, extra_mpi_args: the ranks are tasks of Spark, not processes of MPI")
-    del use_gloo
     limit = _start_timeout(start_timeout)
     platform = {
         "spark": data.session if spark is None and data is not None else spark,
@@ -95,26 +87,17 @@ def run(
         "stdout": stdout,
         "stderr": stderr,
         "executable": executable,
-        **(options.pop("platform", None) or {}),
+        **(job.pop("platform", None) or {}),
     }
-    if num_proc is None and options.get("np") is None and options.get("task_specs") is None:
+    if num_proc is None and job.get("np") is None and job.get("task_specs") is None:
         num_proc = _default_ranks(platform)
-    options = {
-        **options,
-        "platform": platform,
-        "env": dict(env or {}),
-        "timestamps": prefix_output_with_timestamp,
-        **({"num_proc": num_proc} if num_proc is not None else {}),
-        **({"start_timeout": limit} if limit is not None else {}),
-        **({"log_level": "info"} if verbose > 1 else {}),
-        **({"network_interfaces": _names(nics)} if nics else {}),
-    }
+    job = {"verbose": verbose > 1, **job, "num_proc": num_proc, "start_timeout": limit, "platform": platform}
     if callable(fn):
-        spec = function_job(fn, args, kwargs, **options)
+        spec = function_job(fn, args, kwargs, **job)
     else:
         if args or kwargs:
             raise ConfigError("args, kwargs: they are for a function: put a command's arguments into the command")
-        spec = replace(function_job(_no_function, **options), command=_command(fn), call=None)
+        spec = replace(function_job(_no_function, **job), command=_command(fn), call=None)
     return _run(spec)
 
 
@@ -123,22 +106,7 @@ def run_elastic(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
-    min_num_proc: int | None = None,
-    max_num_proc: int | None = None,
-    start_timeout: float | None = None,
-    elastic_timeout: float | None = None,
-    reset_limit: int | None = None,
-    env: Mapping[str, str] | None = None,
-    stdout: TextIO | None = None,
-    stderr: TextIO | None = None,
-    verbose: int = 1,
-    nics: Iterable[str] | str | None = None,
-    prefix_output_with_timestamp: bool = False,
-    min_np: int | None = None,
-    max_np: int | None = None,
-    *,
-    spark: Any = None,
-    **options: Any,
+    **job: Any,
 ) -> list[Any]:
     """The same for an elastic job: it continues without executors that are lost, and takes in others that Spark gives.
 
@@ -147,48 +115,17 @@ def run_elastic(
         args: positional arguments.
         kwargs: keyword arguments.
         num_proc: with how many ranks it starts; None: ``spark.default.parallelism``.
-        min_num_proc: how few are enough; None: ``num_proc``.
-        max_num_proc: how many there may be; None: ``num_proc``.
-        start_timeout: as for :func:`run`.
-        elastic_timeout: how long (s) a world may take to come together again after a change.
-        reset_limit: after how many changes the job fails; None: no limit.
-        env: more variables of the ranks.
-        stdout: where to show what they print; None: stdout of this process.
-        stderr: the same of their stderr.
-        verbose: 2 logs at the level ``info``.
-        nics: as for :func:`run`.
-        prefix_output_with_timestamp: as for :func:`run`.
-        min_np: another name for ``min_num_proc``.
-        max_np: another name for ``max_num_proc``.
-        spark: as for :func:`run`.
-        **options: as for :func:`tfcollective.run`.
+        **job: as for :func:`run`. With how few ranks the job goes on is ``min_proc``, or ``min_num_proc`` or
+            ``min_np``, by default ``num_proc``; how many it may have is ``max_proc``, ``max_num_proc`` or ``max_np``.
 
     Returns:
         What the ranks that were there at the end returned.
     """
     if num_proc is None:
-        num_proc = _default_ranks({"spark": spark, **(options.get("platform") or {})})
-    wanted = {
-        "min_proc": _one_of("min_num_proc", min_num_proc, "min_np", min_np) or num_proc,
-        "max_proc": _one_of("max_num_proc", max_num_proc, "max_np", max_np),
-        "elastic_timeout": elastic_timeout,
-        "reset_limit": reset_limit,
-    }
-    return run(
-        fn,
-        args,
-        kwargs,
-        num_proc,
-        start_timeout,
-        env=env,
-        stdout=stdout,
-        stderr=stderr,
-        verbose=verbose,
-        nics=nics,
-        prefix_output_with_timestamp=prefix_output_with_timestamp,
-        spark=spark,
-        **{**{name: value for name, value in wanted.items() if value is not None}, **options},
-    )
+        num_proc = _default_ranks({"spark": job.get("spark"), **(job.get("platform") or {})})
+    if all(job.get(name) is None for name in ("min_proc", "min_num_proc", "min_np")):
+        job["min_proc"] = num_proc
+    return run(fn, args, kwargs, num_proc, **job)
 
 
 def _command(words: Sequence[str]) -> tuple[str, ...]:
@@ -231,13 +168,3 @@ def _start_timeout(given: float | None) -> float | None:
         return TIMING.allocation if text is None else float(text)
     except ValueError as error:
         raise ConfigError(f"{_START_TIMEOUT}: expected a number of seconds, got {text!r}") from error
-
-
-def _one_of(name: str, value: int | None, other: str, same: int | None) -> int | None:
-    if value is not None and same is not None and value != same:
-        raise ConfigError(f"give {name} or {other}, not both: they mean the same")
-    return same if value is None else value
-
-
-def _names(nics: Iterable[str] | str) -> tuple[str, ...]:
-    return tuple(name for name in (nics.split(",") if isinstance(nics, str) else sorted(nics)) if name)

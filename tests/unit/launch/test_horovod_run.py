@@ -46,6 +46,11 @@ def test_what_is_not_said_adds_nothing():
     assert translate(given) == {"np": 2}
 
 
+def test_horovods_names_for_a_job_on_spark():
+    spec = function_job(print, nics={"ib1", "eth0"}, prefix_output_with_timestamp=True, use_gloo=True)
+    assert (spec.network_interfaces, spec.timestamps) == (("eth0", "ib1"), True)
+
+
 def test_mpi_is_an_engine():
     assert translate({"np": 2, "use_mpi": True, "mpi_args": "--map-by node"}) == {
         "np": 2,

@@ -5,6 +5,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from tfcollective_launchers.spark import api as of_api
 from tfcollective_launchers.spark import context as of_spark
 from tfcollective_launchers.spark.launcher import SparkLauncher, _assigned, _cores_of_task, _on_tasks
 from tfcollective_launchers.spark.options import SparkOptions
@@ -209,3 +210,17 @@ def test_without_java_or_pyspark_they_are_named(pyspark, monkeypatch):
     assert "Spark needs Java" in look(master="local")[-1].detail
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert "pip install 'tfcollective[spark]'" in look(master="local")[-1].detail
+
+
+def test_keywords_of_horovod_and_options_of_a_job_go_together(monkeypatch):
+    monkeypatch.setattr(of_api, "_run", lambda spec: [spec])
+    (spec,) = of_api.run(print, num_proc=2, nics="eth0", env={"A": "b"}, prefix_output_with_timestamp=True, verbose=2)
+    assert (spec.num_proc, spec.network_interfaces, spec.env, spec.timestamps) == (2, ("eth0",), {"A": "b"}, True)
+    assert (spec.log_level, spec.start_timeout, spec.platform["allocation_timeout"]) == ("info", 600.0, 600.0)
+    (spec,) = of_api.run_elastic(print, num_proc=2, max_np=4, reset_limit=3, elastic_timeout=7, start_timeout=9)
+    assert (spec.min_proc, spec.max_proc, spec.bounds.changes, spec.bounds.shortage) == (2, 4, 3, 7)
+    assert (spec.start_timeout, spec.log_level) == (9, "warning")
+    (spec,) = of_api.run_elastic(["python", "train.py"], num_proc=2, min_num_proc=1)
+    assert (spec.min_proc, spec.command, spec.call) == (1, (sys.executable, "train.py"), None)
+    with pytest.raises(ConfigError, match=r"unknown option 'reset_limits'; did you mean 'reset_limit'\?"):
+        of_api.run_elastic(print, num_proc=2, reset_limits=3)
