@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ class Option:
         setting: True if its default is the setting of the same name.
         elastic: True if only an elastic job may have it.
         common: True if the short help shows it.
+        opposite: True if the flag means False.
     """
 
     help: str
@@ -70,6 +72,7 @@ class Option:
     setting: bool = False
     elastic: bool = False
     common: bool = False
+    opposite: bool = False
 
     def title(self, name: str) -> str:
         """How errors call it: by the field's name, which Python code uses, and the usual flag."""
@@ -91,12 +94,26 @@ class Option:
             raise ConfigError(f"{self.title(name)}: {problem}")
 
 
-def option(kind: Kind, text: str, *flags: str, value: Any = None, group: str, **declared: Any) -> Any:
-    """A field of a dataclass with its :class:`Option`; ``value`` is the default, ``...`` stands for none."""
-    metadata = {_KEY: Option(text, kind, flags, group, **declared)}
+def option(group: str, kind: Kind, text: str, flags: str, value: Any = None, **declared: Any) -> Any:
+    """A field of a dataclass with its :class:`Option`.
+
+    Args:
+        group: the heading of the help.
+        kind: the values.
+        text: the line of help.
+        flags: the spellings on the command line, separated by blanks.
+        value: the default; ``...`` stands for none.
+        **declared: further fields of :class:`Option`.
+    """
+    metadata = {_KEY: Option(text, kind, tuple(flags.split()), group, opposite=value is True, **declared)}
     if isinstance(value, dict):
         return dataclasses.field(default_factory=dict, metadata=metadata)
     return dataclasses.field(default=dataclasses.MISSING if value is ... else value, metadata=metadata)
+
+
+processes, hosting, failures, output, performance, compatibility = (
+    partial(option, heading) for heading in ("Processes", "Hosts", "Failures", "Output", "Performance", "Compatibility")
+)
 
 
 def options_of(kind: type[Any]) -> dict[str, Option]:
@@ -114,6 +131,26 @@ def _shown(default: Any) -> str:
     if isinstance(default, float):
         return f"{default:g}"
     return default if isinstance(default, str) else str(default) if type(default) is int else ""
+
+
+def by_field(given: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """The given values by the names of these options. A keyword may also be the flag without its dashes, as Horovod's
+    are: ``min_num_proc``. None says nothing. Raises ConfigError if two spellings of one option are given."""
+    fields = {
+        flag.lstrip("-").replace("-", "_"): name
+        for name, one in options.items()
+        for flag in one.flags
+        if not one.opposite
+    }
+    found: dict[str, Any] = {}
+    spelt: dict[str, str] = {}
+    for keyword, value in given.items():
+        name = keyword if keyword in options else fields.get(keyword, keyword)
+        if value is not None:
+            if name in found:
+                raise ConfigError(f"give {spelt[name]} or {keyword}, not both: they mean the same")
+            found[name], spelt[name] = value, keyword
+    return found
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:

@@ -69,22 +69,22 @@ class JobOption(GroupedOption):
 
     Attributes:
         field: the name of the job's option.
-        opposite: True if the flag means False.
+        declared: its declaration.
     """
 
-    def __init__(self, field: str, declared: Option, *, opposite: bool = False) -> None:
+    def __init__(self, field: str, declared: Option) -> None:
         kind, shown = declared.kind, f" [{declared.default}]" if declared.default else ""
         how: dict[str, Any] = (
             {"is_flag": True} if not kind.metavar else {"type": str, "metavar": declared.metavar or kind.metavar}
         )
-        names = declared.flags if opposite else (*declared.flags, field)
+        names = declared.flags if declared.opposite else (*declared.flags, field)
         text = declared.help + shown
         super().__init__(names, common=declared.common, help=text, multiple=kind.many, nargs=kind.words, **how)
-        self.field, self.opposite, self.heading = field, opposite, declared.group
+        self.field, self.declared, self.heading = field, declared, declared.group
 
     def given(self, values: Mapping[str, Any]) -> Any:
         """Returns what these values of a command's parameters say; None if they say nothing."""
         value = values.get(str(self.name))
         if value in (None, (), False):
             return None
-        return not self.opposite if value is True else value
+        return not self.declared.opposite if value is True else value

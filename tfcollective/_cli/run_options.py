@@ -43,9 +43,7 @@ def _set_defaults(context: click.Context, parameter: click.Parameter, path: str 
     return path
 
 
-JOB_OPTIONS = tuple(
-    JobOption(name, one, opposite=getattr(JobSpec, name, None) is True) for name, one in OPTIONS.items()
-)
+JOB_OPTIONS = tuple(JobOption(name, one) for name, one in OPTIONS.items())
 
 
 def _section(heading: str, *own: GroupedOption) -> tuple[GroupedOption, ...]:

@@ -131,13 +131,11 @@ def function_job(
     **options: Any,
 ) -> JobSpec:
     """The job that :func:`run` runs; raises ConfigError and InvalidArgumentError as it does."""
-    if nb_retries is not None and options.setdefault("max_restarts", nb_retries) != nb_retries:
-        raise ConfigError("give max_restarts or nb_retries, not both: they mean the same")
-    options = translate({"np": np, **options})
-    np, python = options.pop("np"), options.pop("executable", None) or sys.executable
+    options = translate({"np": np, **options, "task_specs": task_specs, "nb_retries": nb_retries})
+    python = options.pop("executable", None) or sys.executable
     return build_job(
         (python, *program_of("tfcollective._launch.running.function")),
-        read_options({**options, "num_proc": np, "task_specs": task_specs}),
+        read_options(options),
         Settings.load(without_outer_job(environ_snapshot())),
         size=1,
         call=make_call(fn, args, kwargs or {}, sys.path),

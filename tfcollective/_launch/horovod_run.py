@@ -1,4 +1,4 @@
-"""The keyword names of ``horovod.run``, as our options: pure."""
+"""The keyword names of ``horovod.run`` that are no spelling of an option of ours: pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ from typing import Any
 from tfcollective._base.errors import ConfigError
 
 _WITHOUT_EFFECT = ("use_gloo", "disable_cache")
-_RENAMED = {
-    "num_proc": "np",
-    **dict.fromkeys(("min_num_proc", "min_np"), "min_proc"),
-    **dict.fromkeys(("max_num_proc", "max_np"), "max_proc"),
-    "host_discovery_script": "discovery",
-    "output_filename": "log_dir",
-    "network_interface": "network_interfaces",
-    "prefix_output_with_timestamp": "timestamps",
-}
 _PLATFORM = {"ssh_port": "port", "ssh_identity_file": "identity_file", "mpi_args": "args"}
 
 
@@ -30,8 +21,6 @@ def translate(options: Mapping[str, Any]) -> dict[str, Any]:
     left = dict(options)
     for name in _WITHOUT_EFFECT:
         left.pop(name, None)
-    for name, ours in _RENAMED.items():
-        _move(left, name, ours, lambda value: value)
     _move(left, "hostfile", "hosts", Path)
     _move(left, "nics", "network_interfaces", lambda names: names if isinstance(names, str) else sorted(names))
     if left.pop("use_mpi", None) and left.setdefault("engine", "mpi") != "mpi":

@@ -13,7 +13,7 @@ from tfcollective._base.codec import encode_line
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
 from tfcollective._base.failures import ExitReason
 from tfcollective._base.log import HOROVOD_LEVELS, LEVELS
-from tfcollective._base.options import COMMAND, FLAG, PATH, choice, option, seconds
+from tfcollective._base.options import COMMAND, FLAG, PATH, choice, failures, output, processes, seconds
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.policy import StopCause
@@ -161,47 +161,44 @@ class WorkerPlan:
 class ProcessOptions:
     """How all processes of a job run: the options of the job that its agents get."""
 
-    cwd: str | None = option(
-        *(PATH, "Working directory of the ranks.", "--cwd"),
-        group="Processes",
-        metavar="DIR",
-        default="the current one",
+    cwd: str | None = processes(
+        PATH, "Working directory of the ranks.", "--cwd", metavar="DIR", default="the current one"
     )
-    log_dir: str | None = option(
-        *(PATH, "Write the output of rank N to DIR/rank.N/stdout and stderr.", "--log-dir", "--output-filename"),
-        group="Output",
+    log_dir: str | None = output(
+        PATH,
+        "Write the output of rank N to DIR/rank.N/stdout and stderr.",
+        "--log-dir --output-filename",
         metavar="DIR",
         more="That of an auxiliary task stands under its name.",
         common=True,
     )
-    prefix: bool = option(
-        FLAG, "Leave out the rank at the start of output lines.", "--no-prefix", group="Output", value=True
+    prefix: bool = output(FLAG, "Leave out the rank at the start of output lines.", "--no-prefix", True)
+    timestamps: bool = output(
+        FLAG, "Put the time at the start of output lines.", "-prefix-timestamp --prefix-output-with-timestamp", False
     )
-    timestamps: bool = option(
-        *(FLAG, "Put the time at the start of output lines.", "-prefix-timestamp", "--prefix-output-with-timestamp"),
-        group="Output",
-        value=False,
-    )
-    log_level: str = option(
-        *(choice(*LEVELS, others=HOROVOD_LEVELS), "Log level of launcher, agents and ranks.", "--log-level"),
-        group="Output",
-        value="warning",
+    log_level: str = output(
+        choice(*LEVELS, others=HOROVOD_LEVELS),
+        "Log level of launcher, agents and ranks.",
+        "--log-level",
+        "warning",
         setting=True,
     )
-    grace: float = option(
-        *(seconds(above_zero=False), "Time from SIGTERM to SIGKILL, for a last checkpoint.", "--grace"),
-        group="Failures",
-        value=TIMING.grace,
+    grace: float = failures(
+        seconds(above_zero=False),
+        "Time from SIGTERM to SIGKILL, for a last checkpoint.",
+        "--grace",
+        TIMING.grace,
         more="It counts when a person or a platform ends the job, and when ranks of an elastic job leave a node.",
         setting=True,
     )
-    preemption_file: str | None = option(
-        *(PATH, "The ranks of a host leave when it has this file.", "--preemption-file"), group="Failures", elastic=True
+    preemption_file: str | None = failures(
+        PATH, "The ranks of a host leave when it has this file.", "--preemption-file", elastic=True
     )
-    preemption_command: tuple[str, ...] = option(
-        *(COMMAND, "They leave when this command, run there every few seconds, exits with 0.", "--preemption-command"),
-        group="Failures",
-        value=(),
+    preemption_command: tuple[str, ...] = failures(
+        COMMAND,
+        "They leave when this command, run there every few seconds, exits with 0.",
+        "--preemption-command",
+        (),
         metavar="TEXT",
         elastic=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
-from tfcollective._base.options import PATH, check_names
+from tfcollective._base.options import PATH, by_field, check_names
 from tfcollective._base.settings import Settings
 from tfcollective._base.task_specs import check_task_specs, trainers_of
 from tfcollective._launch.plan.hosts import Host, first_size, usable_hosts
@@ -21,8 +21,8 @@ def read_options(given: Mapping[str, Any], *, here: bool = True) -> dict[str, An
     A relative path is one in the working directory, or stays as it is if the job does not run ``here``. Raises
     ConfigError for an option that is unknown, or a text that means nothing.
     """
-    check_names(given, {*OPTIONS, "platform"}, "option")
-    said = {name: value for name, value in given.items() if value is not None}
+    said = by_field(given, OPTIONS)
+    check_names(said, {*OPTIONS, "platform"}, "option")
     kept = {"platform", *(name for name, one in OPTIONS.items() if one.kind is PATH and not here)}
     return {name: value if name in kept else OPTIONS[name].read(name, value) for name, value in said.items()}
 

@@ -20,9 +20,14 @@ from tfcollective._base.options import (
     Kind,
     Option,
     choice,
+    compatibility,
     count,
-    option,
+    failures,
+    hosting,
     options_of,
+    output,
+    performance,
+    processes,
     seconds,
 )
 from tfcollective._base.processes import program_of
@@ -110,8 +115,8 @@ class FunctionCall:
 class JobSpec(ProcessOptions):
     """One job: the value that a command line or a call becomes, and that launchers, platforms and agents get.
 
-    It checks itself when it is made; ConfigError names what cannot be used. Fields with :func:`option` are the options
-    of a job, which ``docs/reference/job_options.md`` explains. The others follow from them, or belong to its run:
+    It checks itself when it is made; ConfigError names what cannot be used. Fields with an :class:`Option` are the
+    options of a job, which ``docs/reference/job_options.md`` explains. The others follow from them, or are of its run:
 
     Attributes:
         command: the command that every rank runs.
@@ -124,187 +129,152 @@ class JobSpec(ProcessOptions):
     """
 
     command: tuple[str, ...]
-    num_proc: int = option(
-        _RANKS, "Number of ranks.", "-np", "--num-proc", group="Processes", value=..., default="all slots", common=True
-    )
+    num_proc: int = processes(_RANKS, "Number of ranks.", "-np --num-proc", ..., default="all slots", common=True)
     tasks: tuple[TaskKey, ...] = ()
-    task_specs: Mapping[str, TaskSpec] = option(
-        *(_TASK_SPECS, "Instead of -np: a role and its fields, once a role.", "--task-spec"),
-        group="Processes",
-        value={},
-        common=True,
+    task_specs: Mapping[str, TaskSpec] = processes(
+        _TASK_SPECS, "Instead of -np: a role and its fields, once a role.", "--task-spec", {}, common=True
     )
-    env: Mapping[str, str] = option(
-        *(VARIABLES, "Set a variable for the ranks; may be repeated.", "--env"),
-        group="Processes",
-        value={},
-        common=True,
+    env: Mapping[str, str] = processes(
+        VARIABLES, "Set a variable for the ranks; may be repeated.", "--env", {}, common=True
     )
-    pass_env: tuple[str, ...] = option(
-        *(NAMES, "Pass these variables to other hosts; may be repeated.", "--pass-env"),
-        group="Processes",
-        value=(),
-        metavar="GLOB",
+    pass_env: tuple[str, ...] = processes(
+        NAMES, "Pass these variables to other hosts; may be repeated.", "--pass-env", (), metavar="GLOB"
     )
-    gpus_per_proc: int | None = option(
-        count(1), "GPUs of each rank.", "--gpus-per-proc", group="Processes", default="it sees all", common=True
+    gpus_per_proc: int | None = processes(
+        count(1), "GPUs of each rank.", "--gpus-per-proc", default="it sees all", common=True
     )
-    oversubscribe_gpus: bool = option(
-        FLAG, "Let ranks share GPUs (NCCL 2.30.3 or newer).", "--oversubscribe-gpus", group="Processes", value=False
+    oversubscribe_gpus: bool = processes(
+        FLAG, "Let ranks share GPUs (NCCL 2.30.3 or newer).", "--oversubscribe-gpus", False
     )
-    hosts: tuple[Host, ...] = option(
-        *(_HOSTS, "Hosts, and at most how many ranks on each.", "-H", "--hosts"), group="Hosts", value=(), common=True
+    hosts: tuple[Host, ...] = hosting(
+        _HOSTS, "Hosts, and at most how many ranks on each.", "-H --hosts", (), common=True
     )
-    network_interfaces: tuple[str, ...] = option(
-        *(NAMES, "Interface to use on each host; may be repeated.", "--network-interface", "--network-interfaces"),
-        group="Hosts",
-        value=(),
+    network_interfaces: tuple[str, ...] = hosting(
+        NAMES,
+        "Interface to use on each host; may be repeated.",
+        "--network-interface --network-interfaces",
+        (),
         metavar="NAME|CIDR",
         default="the one with the route to the launcher",
     )
-    min_proc: int | None = option(
-        *(count(1), "Go on without ranks that are lost, down to N.", "--min-np", "--min-num-proc"),
-        group="Failures",
+    min_proc: int | None = failures(
+        count(1),
+        "Go on without ranks that are lost, down to N.",
+        "--min-np --min-num-proc",
         default="a lost rank ends the job",
         common=True,
     )
-    max_proc: int | None = option(
-        *(_RANKS, "Let a job with --min-np grow to N.", "--max-np", "--max-num-proc"),
-        group="Failures",
+    max_proc: int | None = failures(
+        _RANKS,
+        "Let a job with --min-np grow to N.",
+        "--max-np --max-num-proc",
         default="-np; all slots of --host-discovery-script",
         elastic=True,
         common=True,
     )
-    discovery: tuple[str, ...] = option(
+    discovery: tuple[str, ...] = failures(
         COMMAND,
         "Command that prints the hosts, one a line, each second: the job follows them.",
         "--host-discovery-script",
-        group="Failures",
-        value=(),
+        (),
         elastic=True,
     )
-    slots: int | None = option(
-        *(count(1), "Slots of hosts that the script prints without a number.", "--slots", "--slots-per-host"),
-        group="Failures",
+    slots: int | None = failures(
+        count(1), "Slots of hosts that the script prints without a number.", "--slots --slots-per-host"
     )
-    elastic_timeout: float = option(
-        *(seconds(), "How long to wait for replacements below --min-np.", "--elastic-timeout"),
-        group="Failures",
-        value=Settings.elastic_timeout,
+    elastic_timeout: float = failures(
+        seconds(),
+        "How long to wait for replacements below --min-np.",
+        "--elastic-timeout",
+        Settings.elastic_timeout,
         setting=True,
     )
-    warm_spares: bool = option(
+    warm_spares: bool = failures(
         FLAG,
         "With --min-np, keep no process ready on each host to take the place of a lost rank.",
         "--no-warm-spares",
-        group="Failures",
-        value=True,
+        True,
     )
-    on_error: str | None = option(
+    on_error: str | None = failures(
         choice(*ON_ERROR),
         "With --min-np, what an exception of the program costs: the job, or its rank.",
         "--on-error",
-        group="Failures",
         default="end",
         more="With `horovod_compat`, `replace` is the default.",
         elastic=True,
     )
-    reset_limit: int | None = option(
-        *(count(0), "Fail after N membership changes.", "--reset-limit"), group="Failures", default="none", elastic=True
+    reset_limit: int | None = failures(
+        count(0), "Fail after N membership changes.", "--reset-limit", default="none", elastic=True
     )
-    cooldown_range: tuple[float, float] | None = option(
+    cooldown_range: tuple[float, float] | None = failures(
         _COOLDOWN,
         "Seconds without new ranks on a host that lost one, doubled each time.",
         "--blacklist-cooldown-range",
-        group="Failures",
         default="30 from the second on, 3600",
         elastic=True,
     )
-    blacklist: tuple[str, ...] = option(
-        *(NAMES, "Hosts never to use; may be repeated.", "--blacklist"), group="Failures", value=(), metavar="HOST,..."
+    blacklist: tuple[str, ...] = failures(
+        NAMES, "Hosts never to use; may be repeated.", "--blacklist", (), metavar="HOST,..."
     )
-    max_restarts: int = option(
-        *(count(0), "Start all ranks again when one fails, at most N times.", "--max-restarts", "--nb-retries"),
-        group="Failures",
-        value=0,
+    max_restarts: int = failures(
+        count(0),
+        "Start all ranks again when one fails, at most N times.",
+        "--max-restarts --nb-retries",
+        0,
         default=f"0; {MANIFEST_DEFAULTS['max_restarts']} for `manifest`",
         common=True,
     )
-    start_timeout: float = option(
-        *(seconds(), "Limit for all ranks to start.", "--start-timeout"),
-        group="Failures",
-        value=Settings.start_timeout,
+    start_timeout: float = failures(
+        seconds(),
+        "Limit for all ranks to start.",
+        "--start-timeout",
+        Settings.start_timeout,
         default=f"{Settings.start_timeout:g}; {MANIFEST_DEFAULTS['start_timeout']:g} for `manifest`",
         setting=True,
     )
-    op_timeout: float = option(
-        *(seconds(), "Limit for one collective.", "--op-timeout", "--gloo-timeout-seconds"),
-        group="Failures",
-        value=Settings.op_timeout,
-        setting=True,
+    op_timeout: float = failures(
+        seconds(), "Limit for one collective.", "--op-timeout --gloo-timeout-seconds", Settings.op_timeout, setting=True
     )
-    stall_warning: float = option(
+    stall_warning: float = failures(
         seconds(above_zero=False),
         "Warn of a slow collective, end a deadlock of all ranks; 0: never.",
-        *("--stall-warning", "--stall-check-warning-time-seconds"),
-        group="Failures",
-        value=Settings.stall_warning,
+        "--stall-warning --stall-check-warning-time-seconds",
+        Settings.stall_warning,
         setting=True,
     )
-    host_timeout: float = option(
-        *(seconds(), "A host that is silent for so long is lost.", "--host-timeout"),
-        group="Failures",
-        value=Settings.host_timeout,
-        setting=True,
+    host_timeout: float = failures(
+        seconds(), "A host that is silent for so long is lost.", "--host-timeout", Settings.host_timeout, setting=True
     )
-    evaluator_grace: float = option(
-        *(seconds(), "Time that an evaluator has after training.", "--evaluator-grace"), group="Failures", value=3600.0
+    evaluator_grace: float = failures(
+        seconds(), "Time that an evaluator has after training.", "--evaluator-grace", 3600.0
     )
-    timeline: str | None = option(
-        *(PATH, "Write a trace of all ranks' operations.", "--timeline", "--timeline-filename"),
-        group="Output",
-        setting=True,
-        common=True,
+    timeline: str | None = output(
+        PATH, "Write a trace of all ranks' operations.", "--timeline --timeline-filename", setting=True, common=True
     )
-    engine: str = option(
-        *(choice(*ENGINES), "Library that moves data between ranks.", "--engine"),
-        group="Performance",
-        value="native",
-        setting=True,
+    engine: str = performance(
+        choice(*ENGINES), "Library that moves data between ranks.", "--engine", "native", setting=True
     )
-    port_range: PortRange | None = option(  # noqa: RUF009  it makes a field
-        *(PORTS, "Ports that the coordinator and the ranks listen on, for firewalls.", "--port-range"),
-        group="Performance",
+    port_range: PortRange | None = performance(  # noqa: RUF009  it makes a field
+        PORTS,
+        "Ports that the coordinator and the ranks listen on, for firewalls.",
+        "--port-range",
         default="any",
         setting=True,
     )
-    transport: str = option(
-        *(choice(*TRANSPORTS), "auto: shared memory inside a node.", "--transport"),
-        group="Performance",
-        value="auto",
-        setting=True,
+    transport: str = performance(
+        choice(*TRANSPORTS), "auto: shared memory inside a node.", "--transport", "auto", setting=True
     )
-    bucket_mb: float | str | None = option(
+    bucket_mb: float | str | None = performance(
         _MEBIBYTES,
         "MiB of gradients reduced together, or auto: by the speed of the link.",
-        *("--bucket-mb", "--fusion-threshold-mb"),
-        group="Performance",
+        "--bucket-mb --fusion-threshold-mb",
         default="auto",
     )
-    horovod_compat: bool = option(
-        FLAG,
-        "In the ranks, `import horovod` gives tfcollective.",
-        "--horovod-compat",
-        group="Compatibility",
-        value=False,
-        common=True,
+    horovod_compat: bool = compatibility(
+        FLAG, "In the ranks, `import horovod` gives tfcollective.", "--horovod-compat", False, common=True
     )
-    emit_tf_config: bool = option(
-        FLAG,
-        "Set TF_CONFIG for each rank, for tf.distribute.",
-        "--emit-tf-config",
-        group="Compatibility",
-        value=False,
+    emit_tf_config: bool = compatibility(
+        FLAG, "Set TF_CONFIG for each rank, for tf.distribute.", "--emit-tf-config", False
     )
     platform: Mapping[str, Any] = field(default_factory=dict)
     call: FunctionCall | None = None
