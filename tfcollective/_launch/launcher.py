@@ -193,7 +193,7 @@ class JobDescription:
 
     Attributes:
         facts: names and values, for people.
-        status: what its coordinator says (see ``CoordinatorClient.status``), or None when it cannot be asked.
+        status: what its coordinator says (the answer to ``messages.Status``), or None when it cannot be asked.
     """
 
     facts: Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
@@ -71,8 +71,7 @@ class JobEvent:
     trained: bool = False
 
 
-@dataclass(frozen=True)
-class Effects:
+class Effects(NamedTuple):
     """What follows from an event.
 
     Attributes:

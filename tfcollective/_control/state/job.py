@@ -36,6 +36,7 @@ from tfcollective._control.store_keys import (
 )
 
 _MAX_OUTPUT_BYTES = 16 << 20
+_NOTHING = Nothing()
 
 
 @dataclass(frozen=True)
@@ -113,15 +114,15 @@ class Job:
         handler, changed = EVENTS[type(event)]
         self._changed, self._news = [], []
         membership = self.membership
-        before, due = (membership.world, membership.failure), membership.deadline
+        world, failure, due = membership.world, membership.failure, membership.deadline
         reply = handler(self, event, now)
-        if (membership.world, membership.failure) != before:
+        if membership.world is not world or membership.failure is not failure:
             changed = (*changed, Topic.ROUND, Topic.TIME)
         elif membership.deadline != due:
             changed = (*changed, Topic.TIME)
         self._announce()
-        topics = dict.fromkeys((*changed, *self._changed))
-        return Effects(Nothing() if reply is None else reply, tuple(topics), tuple(self._news))
+        topics = tuple(dict.fromkeys((*changed, *self._changed))) if changed or self._changed else ()
+        return Effects(_NOTHING if reply is None else reply, topics, tuple(self._news))
 
     # ---- questions -------------------------------------------------------------------------------------------------
 

@@ -171,6 +171,8 @@ class Membership:
     @property
     def deadline(self) -> float | None:
         """When :meth:`expire` has to be called, or None."""
+        if not self._overdue:  # as a rule, and it is asked around each event
+            return self._rounds.deadline
         times = [self._end_of(due) for due in self._overdue.values()]
         if self._rounds.deadline is not None:
             times.append(self._rounds.deadline)

@@ -186,7 +186,7 @@ class Rounds:
     def _due(self) -> float | None:
         if self._failed is not None:
             return None
-        times = [seen + self._cut_off for seen in self._suspected.values()]
+        times = [seen + self._cut_off for seen in self._suspected.values()] if self._suspected else []
         if self._began is not None:
             times.append(self._began + self._limit)
         if self._short_since is not None:
