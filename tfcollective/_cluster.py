@@ -89,12 +89,12 @@ class Cluster:
         spec = self._spec
         host = _LOOPBACK if self._launcher == "local" else own_address(spec.network_interfaces)
         name, job_key = f"cluster-{secrets.token_hex(4)}", new_key()
-        key, encryption = derived_key(job_key, CLUSTER, name), Settings.load().encryption
+        key = derived_key(job_key, CLUSTER, name)
         start_timeout = TIMING.cluster_start + _allocation_timeout(spec.platform)
         with ExitStack() as opened:
-            options = ServerOptions(name, key, workers(1), start_timeout, bind_host=host, encryption=encryption)
+            options = ServerOptions(name, key, workers(1), start_timeout, bind_host=host)
             server = opened.enter_context(CoordinatorServer(options))
-            client = CoordinatorClient(server.endpoint, key, name, encryption=encryption)
+            client = CoordinatorClient(server.endpoint, key, name)
             self._client = opened.enter_context(client)
             opened.callback(self._end)
             call = make_call(serve_calls, (str(server.endpoint), name), {}, sys.path)
@@ -240,7 +240,7 @@ def serve_calls(coordinator: str, name: str) -> int:
     key = derived_key(identity.key, CLUSTER, name)
     calls: queue.SimpleQueue[int | CoordinatorError | None] = queue.SimpleQueue()
     made = 0
-    with CoordinatorClient(Endpoint.parse(coordinator), key, name, encryption=settings.encryption) as client:
+    with CoordinatorClient(Endpoint.parse(coordinator), key, name) as client:
         listening = (client, calls, settings.failure_file)
         threading.Thread(target=_listen, args=listening, name="tfc-calls", daemon=True).start()
         client.put_blob(f"ready/{task}", b"ready")

@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import http.client
 import re
 import select
 import socket
@@ -13,39 +12,62 @@ from time_limits import within
 
 from tfcollective._base import job_keys
 from tfcollective._base.job_keys import derived_key
-from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective._control.wire.protocol import HELLO_PATH
+from tfcollective._control.wire.connection import client_context
+from tfcollective._control.wire.greeting import Welcome
+from tfcollective._control.wire.protocol import REPLY_HEAD, REQUEST_HEAD
 
 _ALL_PROTOCOLS = 3  # ETH_P_ALL
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{20,}={0,2}")
 
 
 class ByHand:
-    """One connection without TLS, on which a test sends arbitrary requests. A context manager."""
+    """One TLS connection on which a test says what it likes. A context manager."""
 
     def __init__(self, endpoint):
-        self.http = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=within(20))
-        self.http.connect()
-        self.http.auto_open = 0
+        plain = socket.create_connection((endpoint.host, endpoint.port), timeout=within(20))
+        self.tls = client_context().wrap_socket(plain)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *unused):
-        self.http.close()
+        self.tls.close()
+
+    def receive(self, count):
+        """So many bytes."""
+        data = b""
+        while len(data) < count:
+            part = self.tls.recv(count - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def welcome(self, key):
+        """What the coordinator says first."""
+        return Welcome.read(key, self.receive)
 
     def greet(self, key):
-        """The session of the connection."""
-        headers = hello_headers(key)
-        status, body, reply = self.ask(HELLO_PATH, b"", headers)
-        assert status == 200
-        return Welcome.from_reply(key, headers[NONCE], body, reply[SIGNATURE]).session(key)
+        """Proves the key."""
+        self.tls.sendall(self.welcome(key).client_proof(key))
 
-    def ask(self, path, body=b"{}", headers=(), method="POST"):
-        """Status, body and headers of the answer."""
-        self.http.request(method, path, body, dict(headers))
-        response = self.http.getresponse()
-        return response.status, response.read(), response.headers
+    def ask(self, path, body=b"{}"):
+        """Status and body of the answer."""
+        self.tls.sendall(REQUEST_HEAD.pack(len(path), len(body)) + path.encode() + body)
+        status, length = REPLY_HEAD.unpack(self.receive(REPLY_HEAD.size))
+        return status, self.receive(length)
+
+    def is_cut_off(self):
+        """Waits for the end."""
+        return is_cut_off(self.tls)
+
+
+def is_cut_off(connection):
+    """Waits for the end; a connection with something unread ends with a reset."""
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        while connection.recv(1 << 16):
+            pass
+    return True
 
 
 class Recorder:
@@ -97,13 +119,14 @@ class Recorder:
 class _OneAtATime:
     """A TLS connection that one thread may read while another one writes; they must not use ssl's at the same time."""
 
-    def __init__(self, tls):
+    def __init__(self, tls, change):
         self._tls = tls
+        self._change = change
         self._tls.setblocking(False)
         self._lock = threading.Lock()
 
     def recv(self, size):
-        return self._retry(lambda: self._tls.recv(size))
+        return self._change(self._retry(lambda: self._tls.recv(size)))
 
     def sendall(self, data):
         sent = 0
@@ -129,21 +152,18 @@ class _OneAtATime:
 
 
 class ManInTheMiddle(Recorder):
-    """A proxy with a certificate of its own, which reads what it passes on, encrypted once more or not."""
+    """A proxy with a certificate of its own, which reads what it passes on, and may change it."""
 
-    def __init__(self, target, context, encrypts=True):
+    def __init__(self, target, context, change=lambda data: data):
         super().__init__(target)
         self._context = context
-        self._towards_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if encrypts else None
+        self._change = change
 
     def _meet(self):
-        return _OneAtATime(self._context.wrap_socket(super()._meet(), server_side=True))
+        return _OneAtATime(self._context.wrap_socket(super()._meet(), server_side=True), self._change)
 
     def _connect(self):
-        if self._towards_server is None:
-            return super()._connect()
-        self._towards_server.check_hostname, self._towards_server.verify_mode = False, ssl.CERT_NONE
-        return _OneAtATime(self._towards_server.wrap_socket(super()._connect()))
+        return _OneAtATime(client_context().wrap_socket(super()._connect()), self._change)
 
 
 class Sniffer:

@@ -25,12 +25,12 @@ from tfcollective._base.settings import Settings
 me = discover(Settings.load(), {})
 rank = me.task.index
 def join():
-    client = CoordinatorClient(me.coordinator, me.key, me.job_id, encryption=Settings.load().encryption)
+    client = CoordinatorClient(me.coordinator, me.key, me.job_id)
     world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
     client.call(Beat(me.task, "running", {"completed": 7}))
     return client
 def wait_until(count, state):
-    with CoordinatorClient(me.coordinator, me.key, me.job_id, encryption=Settings.load().encryption) as client:
+    with CoordinatorClient(me.coordinator, me.key, me.job_id) as client:
         while sum(task["state"] == state for task in client.call(Status())["tasks"]) < count:
             time.sleep(0.05)  # the status has no call that waits
 """

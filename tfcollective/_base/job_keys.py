@@ -11,8 +11,7 @@ import json
 import secrets
 
 JOB = "job"  # the job key itself, where one secret serves several jobs
-HELLO = "hello"  # a client's first word to a coordinator, before it knows the name of the job
-CONTROL = "control"  # requests to the coordinator of the job with this name
+CONTROL = "control"  # connections to the coordinator of the job with this name
 RANKS = "ranks"  # connections between the ranks of the job with this name
 OBJECTS = "objects"  # objects that collectives of the job with this name carry
 CLUSTER = "cluster"  # the coordinator that hands the calls of the cluster with this name to its processes

@@ -28,7 +28,6 @@ from tfcollective._base.topology import Endpoint, PortRange
 PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
-ENCRYPTIONS = ("auto", "on", "off")
 # Who moves the data: see tfcollective._runtime.engines.
 ENGINES = ("native", "horovod", "mpi")
 REPLICA_CHECKS = ("resync", "warn", "error")
@@ -171,11 +170,6 @@ class Settings:
         ("hexadecimal", str), "The job key itself, for example from a Kubernetes Secret.", identity=True, repr=False
     )
     insecure: bool = _row(_FLAG, "Without a launcher: do without a job key. Anybody can join the job.", False)
-    encryption: str = _row(
-        _choice(*ENCRYPTIONS),
-        "Whether connections to the coordinator are encrypted: those between hosts, all, or none. The same everywhere.",
-        "auto",
-    )
     job_id: str | None = _row(_TEXT, "The name of the job.", identity=True)
     task: TaskKey | None = _row(
         ("TYPE:INDEX", TaskKey.parse), "The task of this process, for example worker:3.", identity=True

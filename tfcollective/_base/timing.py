@@ -91,8 +91,7 @@ class Timing:
         tensorboard: how long TensorBoard may take to end when it is asked to; and tensorboard_task: how long its task
             may stay beyond its time.
         coordinator: how long a coordinator in a process of its own may take to end when it is asked to.
-        lingering: how long connections may take to close at the coordinator's end; and last_requests: those that are
-            being answered.
+        lingering: how long connections may take to close at the coordinator's end.
         event_loop: for a thread with an event loop to answer or to end.
         last_output: how long a submitter waits for the last output.
         platform_knows: how long it waits until the platform says why it has ended the job.
@@ -144,8 +143,7 @@ class Timing:
     Calls to the coordinator:
 
     Attributes:
-        connect: for a connection to open; and handshake: for its TLS, which the coordinator's limit for proving the job
-            key cuts short, because it knows when the coordinator itself is slow.
+        connect: for a connection to open.
         reply: for an answer, on top of what a call waits for on purpose.
         short_reply: the same where another coordinator's silence must be noticed soon.
         long_reply: the same over a slow network, for a submitter.
@@ -209,7 +207,6 @@ class Timing:
     tensorboard_task: float = 30.0
     coordinator: float = 2.0
     lingering: float = 1.0
-    last_requests: float = 0.2
     event_loop: float = 10.0
     last_output: float = 3.0
     platform_knows: float = 30.0
@@ -247,7 +244,6 @@ class Timing:
     check_start: float = 180.0
 
     connect: float = 5.0
-    handshake: float = 600.0
     reply: float = 10.0
     short_reply: float = 3.0
     long_reply: float = 15.0

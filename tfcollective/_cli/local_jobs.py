@@ -11,7 +11,6 @@ from pathlib import Path
 import click
 
 from tfcollective._base.errors import CoordinatorError, LaunchError
-from tfcollective._base.settings import Settings
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Status
 from tfcollective._control.records import JobRecord, open_owner, running_jobs
@@ -85,11 +84,10 @@ class LocalJobs(JobManager):
 
 def answers(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
     """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
-    encryption = Settings.load().encryption
     for record in records:
         answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
         unreachable = None
-        with CoordinatorClient(record.coordinator, record.key, record.job_id, encryption=encryption) as client:
+        with CoordinatorClient(record.coordinator, record.key, record.job_id) as client:
             try:
                 answer = client.call(Status())
             except CoordinatorError as error:

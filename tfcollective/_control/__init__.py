@@ -1,4 +1,4 @@
-"""Where the processes of a job meet: membership and a key-value store behind authenticated HTTP.
+"""Where the processes of a job meet: membership and a key-value store behind TLS and the job key.
 
 From what is asked to the connection:
 
@@ -7,9 +7,10 @@ From what is asked to the connection:
   and when), ``membership`` (each task, and in words why there is no next world), ``store``, ``enrolments`` (nodes),
   ``processes`` (which are silent), ``output_log``; ``events`` has the events that no request brings, and the effects.
 * ``serve``: ``service`` performs the effects, keeps the time, and answers requests that wait (``wakeups``); ``server``
-  is HTTP in front of it, on a thread of the launcher; without a launcher, in a process that rank 0 starts (``process``,
+  is TLS in front of it, on a thread of the launcher; without a launcher, in a process that rank 0 starts (``process``,
   ``__main__``). ``gloo_store`` is the store of Horovod's processes.
-* ``wire``: ``connection`` and ``serve.door`` are the two ends of one connection, with ``auth`` and ``certificate``.
+* ``wire``: ``connection`` and ``serve.tls_stream`` are the two ends of one connection, with ``greeting`` and
+  ``certificate``.
 * ``client``: what ranks and agents use: ``client`` for one call, ``channel`` for the only loop that asks again,
   ``liveness`` and ``relay`` for heartbeats.
 * ``identity``: who this process is. ``records``: how ``tfcollective status`` finds the jobs of this user.

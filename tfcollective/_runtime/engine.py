@@ -106,13 +106,13 @@ class Engine(Protocol):
 # ---- joining by the coordinator -------------------------------------------------------------------------------------
 
 
-def connect(settings: Settings, identity: Identity) -> CoordinatorClient:
+def connect(identity: Identity) -> CoordinatorClient:
     """A client of the coordinator that the identity names."""
     if identity.coordinator is None or identity.key is None:
         raise InternalError("a world of several ranks, or of a launcher, has a coordinator and a key")
     from tfcollective._control.client.client import CoordinatorClient
 
-    return CoordinatorClient(identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption)
+    return CoordinatorClient(identity.coordinator, identity.key, identity.job_id)
 
 
 def register(

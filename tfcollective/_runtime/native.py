@@ -157,7 +157,7 @@ class NativeEngine:
         """Joins the world. A process without a launcher or a list of ranks is a world of its own."""
         identity = self._identity
         if not identity.task.is_trainer:
-            client = connect(self._settings, identity) if identity.launched else None
+            client = connect(identity) if identity.launched else None
             return JoinResult(self._settings, identity, None, client=client)
         if identity.coordinator is None:
             return JoinResult(self._settings, identity, SINGLE)
@@ -178,7 +178,7 @@ class NativeEngine:
         from tfcollective._control.client.client import AskedToLeaveError, WorldBegunError
 
         raise_limit()  # a rank may hold several connections to every other one
-        self._client = client = connect(self._settings, self._identity)
+        self._client = client = connect(self._identity)
         with closed_on_error(client):
             if self._settings.newcomer is None:
                 try:

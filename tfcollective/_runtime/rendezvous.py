@@ -130,7 +130,6 @@ def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: by
         settings.start_timeout,
         bind_host=host,
         bind_port=listed.port,
-        encryption=settings.encryption,
     )
     return CoordinatorConfig.of_this_process(options, settings)
 
@@ -171,7 +170,7 @@ def _await_coordinator(
             next_word = Deadline.after(remind)
 
     retry = Retry(timeout, tries=1, first_pause=_FIRST_PAUSE_S, errors=(CoordinatorUnreachableError,), note=note)
-    with CoordinatorClient(endpoint, key, identity.job_id, encryption=settings.encryption) as client:
+    with CoordinatorClient(endpoint, key, identity.job_id) as client:
         try:
             Channel(client, retry).call(lambda client: client.get("ready"))
         except CoordinatorUnreachableError as error:

@@ -59,7 +59,7 @@ def _experiment_dir(chief: TaskKey) -> str:
     if not identity.launched:
         raise CoordinatorError("only launchers start this module")
     advice = "say in the TaskSpec what TensorBoard shall show: tb_model_dir"
-    with connect(settings, identity) as client:
+    with connect(identity) as client:
         while True:
             ended = runtime.training_ended()  # before the look: what was said until then is seen
             said = client.wait(experiment_key(chief), timeout=0.0 if ended else _LOOK_S)

@@ -2,7 +2,7 @@
 
     python -m tfcollective_bench.scaling.nodes NODES RANKS_PER_NODE SECONDS TIMEOUT
 
-The nodes are coroutines of one process; their connections are real and proved as the client's are. Each node enrols,
+The nodes are coroutines of one process; their connections are real and begin as the client's do. Each node enrols,
 reports its ranks, gives signs of life and hands on those of its ranks, waits for orders and shows output; a launcher
 waits for the end of each node and gives orders; each rank joins the world. Prints one line of JSON.
 """
@@ -43,16 +43,17 @@ from tfcollective._control.messages import (
     Show,
     Started,
 )
+from tfcollective._control.serve.tls_stream import TlsStream
 from tfcollective._control.store_keys import end_key, node_name, orders_key
-from tfcollective._control.wire.auth import NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective._control.wire.protocol import HELLO_PATH
+from tfcollective._control.wire.connection import client_context
+from tfcollective._control.wire.greeting import WELCOME, Welcome
+from tfcollective._control.wire.protocol import REPLY_HEAD, REQUEST_HEAD, ReplyStatus
 from tfcollective._launch.agent.protocol import NodeFacts
 from tfcollective_bench.scaling.coordinator import coordinator_of
 from tfcollective_bench.statistics import percentile
 
 __all__ = ["keep_busy", "main"]
 
-_OK = 200
 _NO_WORLD = b'{"world": null'
 _PERCENTILES = {"median": 50, "p99": 99, "longest": 100}
 _ARRIVING = 64  # nodes that connect at the same time
@@ -91,40 +92,51 @@ class _Line:
         self._asking = asyncio.Lock()
 
     async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection(
-            self._endpoint.host, self._endpoint.port, local_addr=(self._source, 0), limit=1 << 20
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def begin(stream: TlsStream) -> None:
+            del stream
+            ready.set_result(None)
+
+        def end(stream: TlsStream) -> None:
+            del stream
+            if not ready.done():
+                ready.set_exception(ConnectionResetError("the connection has ended"))
+
+        host, port = self._endpoint.host, self._endpoint.port
+        _, self._stream = await asyncio.get_running_loop().create_connection(
+            lambda: TlsStream(client_context(), begin, end, server_side=False),
+            host,
+            port,
+            local_addr=(self._source, 0),
         )
-        headers = hello_headers(self._key)
-        _, body, signature = await self._exchange(HELLO_PATH, b"", headers)
-        self._session = Welcome.from_reply(self._key, headers[NONCE], body, signature).session(self._key)
+        await ready
+        await self._greet()
+
+    async def _greet(self) -> None:
+        head = await self._stream.read(WELCOME.size)
+        name = await self._stream.read(WELCOME.unpack(head)[-1])
+        left = iter((head, name))
+        welcome = Welcome.read(self._key, lambda count: next(left))
+        await self._stream.send(welcome.client_proof(self._key))
 
     async def ask(self, request: Request[Any]) -> bytes:
         path, body = request.path, encode(request)
         async with self._asking:
             try:
-                status, reply = await self._proved(path, body)
-            except (EOFError, ConnectionError):
-                self._writer.close()
+                status, reply = await self._exchange(path, body)
+            except EOFError:
+                self._stream.close()
                 await self.open()
-                status, reply = await self._proved(path, body)
-        if status != _OK:
+                status, reply = await self._exchange(path, body)
+        if status != ReplyStatus.OK:
             raise InternalError(f"the coordinator refused {path}: {reply!r}")
         return reply
 
-    async def _proved(self, path: str, body: bytes) -> tuple[int, bytes]:
-        status, reply, signature = await self._exchange(path, body, self._session.request_headers("POST", path, body))
-        self._session.check_reply(status, reply, signature)
-        return status, reply
-
-    async def _exchange(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, str]:
-        head = {"Host": "coordinator", "Accept-Encoding": "identity", "Content-Length": str(len(body)), **headers}
-        head["Content-Type"] = "application/json"
-        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
-        self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        status, *fields = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-        found = {name.lower(): value.strip() for name, _, value in (one.partition(":") for one in fields)}
-        reply = await self._reader.readexactly(int(found["content-length"]))
-        return int(status.split()[1]), reply, found.get(SIGNATURE.lower(), "")
+    async def _exchange(self, path: str, body: bytes) -> tuple[int, bytes]:
+        await self._stream.send(REQUEST_HEAD.pack(len(path), len(body)) + path.encode() + body)
+        status, length = REPLY_HEAD.unpack(await self._stream.read(REPLY_HEAD.size))
+        return status, await self._stream.read(length)
 
 
 @dataclass

@@ -137,7 +137,7 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
         if launcher is not None and secret is not None:
             key = bytes.fromhex(base64.b64decode(secret["data"][KEY_FILE]).decode())
             with _reached(cluster, launcher, direct=cluster.inside) as address:
-                coordinator = ask_status(address, key, forwarded=not cluster.inside)
+                coordinator = ask_status(address, key)
         return JobDescription({name: text for name, text in facts.items() if text}, coordinator)
 
     def show_logs(self, job: str) -> int:
@@ -217,7 +217,7 @@ class _Submitted:
         return f"{self._cluster.namespace}/{self._name}"
 
     def _follow(self, coordinator: str, stop_signals: Sequence[int], received: Sequence[int]) -> HostedOutcome:
-        with HostedClient(coordinator, self._hosted.key, forwarded=not self._direct) as client:
+        with HostedClient(coordinator, self._hosted.key) as client:
             results = self._hosted.spec.call is not None
             return client.follow(self._hosted.plan, self._gone, stop_signals, results=results, earlier=received)
 
@@ -238,7 +238,7 @@ class _Submitted:
                 if not address:
                     deadline = self._clock.monotonic() + TIMING.master
                     address = opened.enter_context(_reached(self._cluster, launcher, direct=self._direct))
-                if ask_status(address, self._hosted.key, forwarded=not self._direct) is not None:
+                if ask_status(address, self._hosted.key) is not None:
                     return None if received else address
             if self._clock.monotonic() > deadline:
                 raise RendezvousError(self._describe_wait(launcher))

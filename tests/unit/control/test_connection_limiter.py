@@ -9,7 +9,7 @@ from typing import cast
 
 from manual_clock import ManualClock
 
-from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter, abort
+from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter
 
 
 @dataclass(eq=False)
@@ -111,12 +111,3 @@ def test_what_has_proved_the_key_is_forgotten_after_the_close() -> None:
         assert not any(connection.ended for connection in connections)
 
     run(test)
-
-
-def test_a_tls_connection_that_has_just_ended_is_ended_without_an_error() -> None:
-    class Ended:
-        def abort(self) -> None:
-            raise AttributeError("'NoneType' object has no attribute '_abort'")  # of TLS in Python 3.11.2
-
-    abort(cast(asyncio.Transport, Ended()))
-    abort(None)

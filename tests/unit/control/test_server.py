@@ -2,10 +2,7 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import itertools
-import json
-import logging
 import socket
 import subprocess
 import sys
@@ -14,7 +11,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from control_wire import ByHand
 from launching import until
 from time_limits import within
 
@@ -25,7 +21,7 @@ from tfcollective._base.failures import ExitRecord
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import Endpoint, PortRange
+from tfcollective._base.topology import PortRange
 from tfcollective._control import messages
 from tfcollective._control.client.client import CoordinatorClient, OtherJobError, WorldBegunError
 from tfcollective._control.messages import (
@@ -47,8 +43,7 @@ from tfcollective._control.state.membership import Membership, TaskState
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import end_key, item_key, node_name, orders_key
-from tfcollective._control.wire.auth import DIGEST, NONCE, SIGNATURE, Welcome, hello_headers
-from tfcollective._control.wire.protocol import HELLO_PATH, MAX_BODY_BYTES, ServerOptions
+from tfcollective._control.wire.protocol import MAX_BODY_BYTES, ServerOptions
 
 KEY = new_key()
 
@@ -482,107 +477,6 @@ def test_an_address_that_is_not_ours_cannot_be_served():
         serve(bind_host="192.0.2.1").start()
 
 
-# ---- unauthenticated peers are refused and logged, and the job goes on ----------------------------------------------
-
-
-@pytest.fixture
-def raw(server):
-    """A connection on which nothing has been said yet."""
-    with ByHand(server.endpoint) as one:
-        yield one
-
-
-@pytest.fixture
-def signed(raw):
-    """Asks on a connection that has begun as it should: the status and the body of the answer."""
-    session = raw.greet(KEY)
-
-    def ask(method="POST", path="/v1/status", body=b"{}"):
-        return raw.ask(path, body, session.request_headers(method, path, body), method)[:2]
-
-    return ask
-
-
-@pytest.fixture
-def refused(caplog, client):
-    """Checks at the end that something was logged and that the server still works."""
-    with caplog.at_level(logging.WARNING, logger="tfcollective"):
-        yield
-    assert any("refused" in one.message for one in caplog.get_records("call"))
-    assert client.put("still", "alive") == 1
-
-
-@pytest.mark.usefixtures("refused")
-def test_a_wrong_key(server):
-    with CoordinatorClient(server.endpoint, new_key()) as peer:
-        with pytest.raises(CoordinatorError, match="status 401"):
-            peer.put("k", 1)
-    assert server.get_blob("k") is None
-
-
-@pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("path", ["/", HELLO_PATH, "/v1/status", "/v1/nothing"])
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-def test_no_key(raw, method, path):
-    status, body, headers = raw.ask(path, method=method)
-    assert (status, body, headers.get(SIGNATURE)) == (401, b"refused\n", None)
-
-
-@pytest.mark.usefixtures("refused")
-def test_a_greeting_alone_is_not_enough(raw):
-    raw.greet(KEY)
-    assert raw.ask("/v1/status")[0] == 401
-
-
-@pytest.mark.usefixtures("refused")
-def test_a_second_greeting(raw):
-    raw.greet(KEY)
-    assert raw.ask(HELLO_PATH, b"", hello_headers(KEY))[0] == 401
-
-
-@pytest.mark.usefixtures("refused")
-def test_a_replay(raw):
-    session = raw.greet(KEY)
-    headers = session.request_headers("POST", "/v1/status", b"{}")
-    assert raw.ask("/v1/status", headers=headers)[0] == 200
-    assert raw.ask("/v1/status", headers=headers)[0] == 401
-
-
-def recorded(endpoint):
-    """What a client that proves the key says: its hello, and a request."""
-    with ByHand(endpoint) as one:
-        hello = hello_headers(KEY)
-        status, body, headers = one.ask(HELLO_PATH, b"", hello)
-        assert status == 200
-        session = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE]).session(KEY)
-        request = session.request_headers("POST", "/v1/status", b"{}")
-        assert one.ask("/v1/status", headers=request)[0] == 200
-        return hello, request
-
-
-@pytest.mark.usefixtures("refused")
-def test_a_recorded_connection_cannot_be_played_again(server):
-    hello, request = recorded(server.endpoint)
-    with ByHand(server.endpoint) as thief:
-        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
-        assert thief.ask("/v1/status", headers=request)[0] == 401
-
-
-def test_a_recorded_connection_is_worth_nothing_with_a_coordinator_that_was_started_again():
-    with serve() as first:
-        hello, request = recorded(first.endpoint)
-    with serve() as second, ByHand(second.endpoint) as thief:
-        assert thief.ask(HELLO_PATH, b"", hello)[0] == 200
-        assert thief.ask("/v1/status", headers=request)[0] == 401
-
-
-@pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize(("path", "body"), [("/v1/status", b'{"a":1}'), ("/v1/put", b"{}")])
-def test_another_body_or_path_under_the_same_signature(raw, path, body):
-    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
-    assert raw.ask(path, body, headers)[0] == 401
-
-
 def test_two_jobs_with_one_key_do_not_form_one_world(server):
     """A rank of another job connects to this job's coordinator: the error says so, and the place stays free."""
     with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
@@ -594,193 +488,15 @@ def test_two_jobs_with_one_key_do_not_form_one_world(server):
     assert [results[0].addresses for _, results in threads] == [("a0", "a1")] * 2
 
 
-@pytest.mark.usefixtures("refused")
-def test_proofs_for_another_job_with_the_same_key(raw):
-    """Of a client that does not look at the name that it is given."""
-    hello = hello_headers(KEY)
-    _, body, headers = raw.ask(HELLO_PATH, b"", hello)
-    welcome = Welcome.from_reply(KEY, hello[NONCE], body, headers[SIGNATURE])
-    other = replace(welcome, job_id="job-b").session(KEY)
-    assert raw.ask("/v1/status", headers=other.request_headers("POST", "/v1/status", b"{}"))[0] == 401
-
-
-@pytest.mark.usefixtures("refused")
-def test_an_oversized_body(signed):
-    assert signed(body=b" " * (MAX_BODY_BYTES + 1))[0] == 413
-
-
-@pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/status", b"not json"),
-        ("/v1/status", b"[]"),
-        ("/v1/status", b"[" * 100000),
-        ("/v1/put", b"{}"),
-        ("/v1/put", b'{"key": 3, "value": 1}'),
-        ("/v1/get", b'{"key": "k", "version": true, "timeout": 0}'),
-        ("/v1/get", b'{"key": "k", "version": 0, "timeout": -1}'),
-        ("/v1/get", b'{"key": "k", "version": 0, "timeout": NaN}'),
-        ("/v1/leave", b'{"task": "unknown"}'),
-        ("/v1/beat", b'{"task": {"type": "worker", "index": 0}, "activity": "", "info": 3}'),
-        ("/v1/exited", b'{"record": {}}'),
-    ],
-)
-def test_a_malformed_body_of_a_client_with_the_key(signed, path, body):
-    status, reply = signed(path=path, body=body)
-    assert status == 400
-    assert json.loads(reply)["error"]
-
-
-def test_many_refusals_make_few_lines(server, caplog):
-    with caplog.at_level(logging.WARNING, logger="tfcollective"):
-        begin = time.monotonic()
-        for _ in range(200):
-            with ByHand(server.endpoint) as peer:
-                assert peer.ask("/v1/status")[0] == 401
-        assert len(caplog.records) <= 2 + (time.monotonic() - begin)
-
-
 def test_a_coordinator_that_does_not_run_says_so():
     for use in (lambda server: server.view(), lambda server: server.endpoint):
         with pytest.raises(CoordinatorError, match=r"does not run|not been started"):
             use(serve())
 
 
-def test_an_unknown_path_or_method_of_a_client_with_the_key(signed):
-    assert signed(path="/v1/none")[0] == 404
-    assert signed(method="GET")[0] == 404
-
-
 def test_an_unknown_task_is_a_conflict(server, client):
     with pytest.raises(CoordinatorError, match="no task worker:9"):
         client.call(messages.Leave(TaskKey("worker", 9)))
-
-
-def connect(server):
-    connection = socket.create_connection((server.endpoint.host, server.endpoint.port))
-    connection.settimeout(within(20))
-    return connection
-
-
-def head(headers, length, path="/v1/status"):
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\n{lines}Content-Length: {length}\r\n\r\n".encode("latin-1")
-
-
-def read_all(connection):
-    data = b""
-    while part := connection.recv(1 << 16):
-        data += part
-    return data
-
-
-def is_cut_off(connection):
-    """Waits for the end; a connection with something unread ends with a reset."""
-    try:
-        return read_all(connection) == b""
-    except ConnectionError:
-        return True
-
-
-def test_a_client_that_sends_slowly_is_cut_off(caplog):
-    # Not shorter: the limit ends slow peers, and on a busy machine this test is slow, too.
-    with serve(body_timeout=2.0) as server, ByHand(server.endpoint) as one:
-        session, slow = one.greet(KEY), one.http.sock
-        slow.sendall(head(session.request_headers("POST", "/v1/status", b" " * 100), 100) + b" ")
-        with CoordinatorClient(server.endpoint, KEY) as client:
-            assert client.put("meanwhile", 1) == 1
-        assert b"408" in slow.recv(1000)
-        assert "did not come in time" in caplog.text
-
-
-def test_an_unauthenticated_peer_is_refused_before_its_body_has_come(server):
-    with connect(server) as peer:
-        peer.sendall(head(hello_headers(new_key()), MAX_BODY_BYTES, HELLO_PATH))
-        assert b"401" in read_all(peer)
-
-
-@pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("name", [NONCE, SIGNATURE])
-def test_a_header_of_a_greeting_that_is_no_text(server, name):
-    with connect(server) as peer:
-        peer.sendall(head({**hello_headers(KEY), name: "\xff" * 32}, 2, HELLO_PATH) + b"{}")
-        assert b"401" in read_all(peer)
-
-
-@pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("name", [DIGEST, SIGNATURE])
-def test_a_header_of_a_request_that_is_no_text(raw, name):
-    headers = raw.greet(KEY).request_headers("POST", "/v1/status", b"{}")
-    raw.http.sock.sendall(head({**headers, name: "\xff" * 32}, 2) + b"{}")
-    assert b"401" in read_all(raw.http.sock)
-
-
-def test_unauthenticated_connections_that_never_finish_a_head_are_closed():
-    with serve(body_timeout=0.2) as server:
-        peers = [connect(server) for _ in range(5)]
-        for peer in peers[1:]:
-            with contextlib.suppress(ConnectionError):  # cut off already
-                peer.sendall(b"POST /v1/status HTTP/1.1\r\nHost: x\r\n")
-        for peer in peers:
-            assert is_cut_off(peer)
-            peer.close()
-
-
-def test_the_oldest_of_many_unauthenticated_connections_is_closed(client, server):
-    client.put("k", 1)  # this connection has proved the key and stays
-    peers = [connect(server) for _ in range(200)]
-    for peer in peers[:50]:
-        assert read_all(peer) == b""
-    assert client.put("k", 2) == 2
-    with CoordinatorClient(server.endpoint, KEY) as newcomer:
-        assert newcomer.put("k", 3) == 3
-    for peer in peers:
-        peer.close()
-
-
-def test_malformed_requests_make_few_lines(server, caplog):
-    with caplog.at_level(logging.DEBUG):
-        begin = time.monotonic()
-        for _ in range(50):
-            with connect(server) as peer:
-                peer.sendall(b"POST /\0 HTTP/1.1\r\n\r\n")
-                assert b"400" in read_all(peer)
-        assert 1 <= len([one for one in caplog.records if "handling" in one.message]) <= 2 + time.monotonic() - begin
-    assert not any(one.exc_info for one in caplog.records)
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"\0" * 100, b"GET\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n"]
-)
-def test_what_is_no_http_is_cut_off(server, client, garbage):
-    with socket.create_connection((server.endpoint.host, server.endpoint.port)) as peer:
-        peer.sendall(garbage)
-        peer.settimeout(within(20))
-        with contextlib.suppress(OSError):  # it may be cut off before it has said that there is no more
-            peer.shutdown(socket.SHUT_WR)
-            while peer.recv(1000):
-                pass
-    assert client.put("still", "alive") == 1
-
-
-def test_a_server_without_the_key_is_not_believed():
-    listener = socket.create_server(("127.0.0.1", 0))
-    body = b'{"version": 1}'
-
-    def impostor():
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(10000)
-            head = f"HTTP/1.1 200 OK\r\n{SIGNATURE}: 00\r\n{NONCE}: 00\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(head.encode() + body)
-
-    thread, _ = in_thread(impostor)
-    endpoint = Endpoint(*listener.getsockname()[:2])
-    with listener, CoordinatorClient(endpoint, KEY) as client:
-        with pytest.raises(CoordinatorError, match="does not prove the job key"):
-            client.put("k", 1)
-    thread.join(within(20))
 
 
 def test_it_listens_on_one_interface_only(server):

@@ -6,7 +6,6 @@ import pytest
 
 from tfcollective._base.settings import Settings
 from tfcollective._base.timing import TIMING, Timing
-from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.agent.policy import Stop, StopCause, stop_schedule
 
 GRACES = [0.0, TIMING.grace, 600.0]
@@ -74,13 +73,8 @@ def test_rank_0_has_the_timelines_before_the_others_give_it_up():
 
 
 def test_what_is_asked_to_end_has_time_to_end_what_it_has_started():
-    assert TIMING.lingering + TIMING.last_requests < min(TIMING.coordinator, TIMING.event_loop)
+    assert TIMING.lingering < min(TIMING.coordinator, TIMING.event_loop)
     assert 2 * TIMING.tensorboard < TIMING.tensorboard_task
-
-
-def test_the_coordinator_closes_a_connection_before_its_handshake_times_out():
-    options = ServerOptions("job", b"", (), 1.0)
-    assert options.body_timeout < TIMING.handshake
 
 
 def test_mpirun_kills_no_agent_that_its_launcher_still_waits_for():

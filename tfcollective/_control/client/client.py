@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import ssl
 import threading
 import time
@@ -12,7 +11,6 @@ from tfcollective._base.clock import Deadline
 from tfcollective._base.codec import decode, encode, from_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, RendezvousError
 from tfcollective._base.log import get_logger
-from tfcollective._base.settings import Settings
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, World
@@ -28,7 +26,7 @@ from tfcollective._control.wire.connection import (
     OtherJobError,
     UnprovenReplyError,
 )
-from tfcollective._control.wire.protocol import MAX_BODY_BYTES
+from tfcollective._control.wire.protocol import MAX_BODY_BYTES, ReplyStatus
 
 __all__ = [
     "CoordinatorClient",
@@ -41,9 +39,7 @@ __all__ = [
 
 _LOG = get_logger(__name__)
 _CONNECTIONS = 4
-_CONFLICT = 409
 _MOST_NAMES = 8
-_OK = 200
 
 
 def _some_of(names: Sequence[str]) -> str:
@@ -65,9 +61,8 @@ class AskedToLeaveError(RendezvousError):
 class CoordinatorClient:
     """A connection to the coordinator of one job. Opens nothing before the first call.
 
-    ``job_id`` is the name of the job, ``encryption`` the setting; see :class:`Access`. ``reply_timeout`` is how long
-    (s) an answer may take, on top of what a call waits for on purpose; ``connections`` is how many calls at a time find
-    one open.
+    ``job_id`` is the name of the job; see :class:`Access`. ``reply_timeout`` is how long (s) an answer may take, on top
+    of what a call waits for on purpose; ``connections`` is how many calls at a time find one open.
 
     Every call raises CoordinatorError when the coordinator cannot be reached, does not answer in time, does not
     prove the job key, is another job's, or refuses the request.
@@ -79,11 +74,10 @@ class CoordinatorClient:
         key: bytes,
         job_id: str | None = None,
         *,
-        encryption: str = "auto",
         reply_timeout: float = TIMING.reply,
         connections: int = _CONNECTIONS,
     ) -> None:
-        self._access = Access(endpoint, key, job_id, encryption)
+        self._access = Access(endpoint, key, job_id)
         self._reply_timeout = reply_timeout
         self._most_idle = connections
         self._idle: list[Connection] = []
@@ -99,14 +93,9 @@ class CoordinatorClient:
         *,
         reply_timeout: float = TIMING.reply,
         connections: int = _CONNECTIONS,
-        forwarded: bool = False,
     ) -> CoordinatorClient:
-        """The same for ``coordinator``, a HOST:PORT, with the encryption that this process's settings ask for. One that
-        is ``forwarded`` is on another host, though the port is one of this host."""
-        at, encryption = Endpoint.parse(coordinator), Settings.load().encryption
-        if forwarded and encryption == "auto":
-            encryption = "on"
-        return cls(at, key, job_id, encryption=encryption, reply_timeout=reply_timeout, connections=connections)
+        """The same for ``coordinator``, a HOST:PORT."""
+        return cls(Endpoint.parse(coordinator), key, job_id, reply_timeout=reply_timeout, connections=connections)
 
     def __enter__(self) -> CoordinatorClient:
         return self
@@ -141,13 +130,13 @@ class CoordinatorClient:
         kept = min(getattr(request, "timeout", 0.0), TIMING.longest_poll)  # by the coordinator, until it has an answer
         status, reply = self._exchange(request.path, data, kept)
         try:
-            if status == _OK:
+            if status == ReplyStatus.OK:
                 answer: R = decode(reply, request.answer, "the coordinator's answer")
                 return answer
             reason = decode(reply, messages.Refused, "the coordinator's refusal").error
         except ConfigError as error:
             raise CoordinatorError(str(error)) from error
-        if status == _CONFLICT and isinstance(request, messages.Join):
+        if status == ReplyStatus.CONFLICT and isinstance(request, messages.Join):
             raise RendezvousError(reason)
         raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {request.path}: {reason}")
 
@@ -264,12 +253,12 @@ class CoordinatorClient:
         try:
             try:
                 return self._ask(self._take_idle() or self._open(timeout), path, data, timeout)
-            except (http.client.HTTPException, ConnectionResetError, BrokenPipeError, ssl.SSLError):
+            except (ConnectionResetError, BrokenPipeError, ssl.SSLError):
                 # The other end may have closed it while it was idle: a fresh one tells the truth.
                 return self._ask(self._open(timeout), path, data, timeout)
         except CoordinatorError:
             raise  # is an OSError too, and says it better
-        except (http.client.HTTPException, OSError) as error:
+        except OSError as error:
             text = str(error) or type(error).__name__
             raise CoordinatorUnreachableError(
                 f"no answer from the coordinator at {self._access.endpoint}: {text}"

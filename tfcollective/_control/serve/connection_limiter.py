@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from contextlib import suppress
 from typing import Protocol
 
 from tfcollective._base.clock import SYSTEM_CLOCK, Clock
@@ -17,16 +16,8 @@ class Connection(Hashable, Protocol):
     transport: asyncio.Transport | None
 
 
-def abort(transport: asyncio.Transport | None) -> None:
-    """Ends a connection at once; nothing if it has ended. A TLS transport that has ended, and has yet to say so, raises
-    AttributeError in Python 3.11.0 to 3.11.3."""
-    if transport is not None:
-        with suppress(AttributeError):
-            transport.abort()
-
-
 class UnauthenticatedConnectionLimiter:
-    """Watches connections from their beginning to their first proved request, and ends those that
+    """Watches connections until they have proved the key, and ends those that
     :class:`UnauthenticatedLimit` names. Lives on the event loop's thread.
 
     Only time in which the loop serves connections counts: of a turn of the loop that takes long, because a thousand
@@ -64,7 +55,7 @@ class UnauthenticatedConnectionLimiter:
         self._unauthenticated.opened(connection, self._looked)  # not now: time goes on once a turn
 
     def authenticated(self, connection: Connection) -> None:
-        """A request on it has proved the key: it may stay."""
+        """It has proved the key and may stay, or it has ended."""
         self._unauthenticated.ended(connection)
 
     def close(self) -> None:
@@ -78,7 +69,8 @@ class UnauthenticatedConnectionLimiter:
         """Ends the connections whose time is over."""
         now = self._looked = self._clock.monotonic()
         for connection in self._unauthenticated.overdue(now):
-            abort(connection.transport)
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def _look_later(self) -> None:
         self._next_look = asyncio.get_running_loop().call_later(self._look_every, self._look_again)

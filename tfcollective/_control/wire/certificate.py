@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
-import secrets
 import ssl
 from dataclasses import dataclass
 
@@ -28,20 +27,20 @@ class Certificate:
 
     Attributes:
         context: serves connections with it; TLS 1.3 only.
-        fingerprint: its SHA-256 in hexadecimal.
+        fingerprint: its SHA-256.
     """
 
     context: ssl.SSLContext
-    fingerprint: str
+    fingerprint: bytes
 
     @classmethod
     def make(cls) -> Certificate:
         """A new one. Raises OSError when the kernel gives no memory for it."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _signed(key)
-        password = secrets.token_bytes(16)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # no connection is resumed
         # OpenSSL reads certificates from files only. This one is in memory: there may be no directory that can be
         # written, and nothing stays if the process is killed here.
         with os.fdopen(os.memfd_create("tfcollective-certificate"), "wb") as file:
@@ -49,13 +48,13 @@ class Certificate:
                 key.private_bytes(
                     serialization.Encoding.PEM,
                     serialization.PrivateFormat.PKCS8,
-                    serialization.BestAvailableEncryption(password),
+                    serialization.NoEncryption(),
                 )
             )
             file.write(certificate.public_bytes(serialization.Encoding.PEM))
             file.flush()
-            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}", password=password)
-        return cls(context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest())
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return cls(context, hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).digest())
 
 
 def _signed(key: ec.EllipticCurvePrivateKey) -> x509.Certificate:

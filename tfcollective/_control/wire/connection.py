@@ -1,37 +1,27 @@
-"""One connection of a client to its coordinator: TLS where it leaves the host, the greeting, then proved requests."""
+"""One connection of a client to its coordinator: TLS, the greeting, then one request after the other."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import http.client
+import socket
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from tfcollective._base.clock import Deadline
 from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.settings import variable
 from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import Endpoint, is_loopback
-from tfcollective._control.wire.auth import (
-    NONCE,
-    SIGNATURE,
-    ConnectionProof,
-    Unauthenticated,
-    Welcome,
-    hello_headers,
-)
-from tfcollective._control.wire.protocol import ENCRYPTED_ONLY, HELLO_PATH, MAX_BODY_BYTES
+from tfcollective._base.topology import Endpoint
+from tfcollective._control.wire.greeting import Unauthenticated, Welcome
+from tfcollective._control.wire.protocol import MAX_BODY_BYTES, REPLY_HEAD, REQUEST_HEAD
 
-_OK = 200
+_MAX_REPLY_BYTES = 2 * MAX_BODY_BYTES
+_RECORD_BYTES = 1 << 14
 
 
 class CoordinatorUnreachableError(CoordinatorError):
     """No process answers there (yet)."""
-
-
-_MAX_REPLY_BYTES = 2 * MAX_BODY_BYTES
 
 
 class UnprovenReplyError(CoordinatorError):
@@ -58,110 +48,119 @@ class Access:
         endpoint: where it listens.
         key: the job key.
         job_id: the name of its job; None: any that has this key.
-        encryption: the setting.
     """
 
     endpoint: Endpoint
     key: bytes = field(repr=False)
     job_id: str | None = None
-    encryption: str = "auto"
-
-
-class _Http(http.client.HTTPConnection):
-    """Sends head and body of a request in one piece: two would cost the other end two turns of its loop."""
-
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
-        super().__init__(endpoint.host, endpoint.port, timeout=timeout)
-        self.auto_open = 0  # never by itself: what it would open is neither encrypted nor proved
-        self._pieces: list[bytes] = []
-
-    def send(self, data: Any) -> None:
-        """See :class:`http.client.HTTPConnection`; what is sent leaves with the end of :meth:`post`."""
-        self._pieces.append(data)
-
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """The head of the answer to a request."""
-        self._pieces.clear()
-        self.request("POST", path, body, headers)
-        super().send(b"".join(self._pieces))
-        return self.getresponse()
 
 
 class Connection:
     """Both ends have proved the job key to each other when it is open. Not thread-safe.
 
-    Nothing of a request leaves this process before that, and before the certificate, if there is one, is known to be
-    the coordinator's.
+    Nothing of a request leaves this process before the certificate is known to be the coordinator's.
     """
 
-    def __init__(self, http: _Http, session: ConnectionProof, endpoint: Endpoint) -> None:
-        self._http = http
-        self._session = session
+    def __init__(self, tls: ssl.SSLSocket, endpoint: Endpoint) -> None:
+        self._tls = tls
         self._endpoint = endpoint
+        self._received = bytearray()
+        self._unsent = b""  # goes with the next request: one piece costs the coordinator one turn of its loop
+        self._deadline = Deadline.never()
 
     @classmethod
     def open(cls, access: Access, timeout: float) -> Connection:
-        """Connects; each step may take ``timeout`` seconds.
+        """Connects; TLS and the greeting may take ``timeout`` seconds each.
 
         Raises:
-            OSError, http.client.HTTPException: there is no answer.
+            OSError: there is no answer.
             UnprovenReplyError, InterceptedError, OtherJobError: it is not this job's coordinator.
-            CoordinatorError: one of the ends does not encrypt what the other wants encrypted.
+            CoordinatorError: it does not speak TLS.
         """
         endpoint = access.endpoint
-        connection = _Http(endpoint, min(TIMING.connect, timeout))
+        plain = socket.create_connection((endpoint.host, endpoint.port), min(TIMING.connect, timeout))
         try:
-            connection.connect()
-            connection.sock.settimeout(timeout)
-            certificate = _encrypt(connection, access) if _is_to_encrypt(connection, access) else ""
-            return cls(connection, _greet(connection, access, certificate), endpoint)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(timeout)
+            connection = cls(_encrypt(plain, endpoint), endpoint)
+        except BaseException:
+            plain.close()
+            raise
+        try:
+            connection._greet(access, timeout)
         except BaseException:
             connection.close()
             raise
+        return connection
 
     @property
     def usable(self) -> bool:
-        """Whether another request can be sent: no reply is outstanding, and neither end has closed it."""
-        return self._http.sock is not None
+        """Whether another request can be sent: no reply is outstanding, and this end has not closed it."""
+        return self._tls.fileno() >= 0
 
     def ask(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
-        """Status and body of the proved reply, which may take ``timeout`` seconds.
+        """Status and body of the reply, which may take ``timeout`` seconds.
 
-        Raises UnprovenReplyError; CoordinatorError for a reply that is too long; OSError or http.client.HTTPException
-        when there is no reply. It is not usable then.
+        Raises CoordinatorError for a reply that is too long, OSError when there is none. It is not usable then.
         """
-        headers = {**self._session.request_headers("POST", path, body), "Content-Type": "application/json"}
-        done = False
+        name = path.encode()
         try:
-            self._http.sock.settimeout(timeout)
-            response = self._http.post(path, body, headers)
-            reply = response.read(_MAX_REPLY_BYTES)
-            if len(reply) == _MAX_REPLY_BYTES:
+            self._deadline = Deadline.after(timeout)
+            self._send(b"".join((self._unsent, REQUEST_HEAD.pack(len(name), len(body)), name, body)))
+            self._unsent = b""
+            status, length = REPLY_HEAD.unpack(self._receive(REPLY_HEAD.size))
+            if length > _MAX_REPLY_BYTES:
                 raise CoordinatorError(
                     f"the answer of the coordinator at {self._endpoint} to {path} is longer than "
                     f"{_MAX_REPLY_BYTES >> 20} MiB, the most that is read"
                 )
-            self._session.check_reply(response.status, reply, response.headers.get(SIGNATURE, ""))
-            done = response.isclosed()
-        except Unauthenticated as error:
-            raise _unproven(self._endpoint, response.status, error) from error
-        finally:
-            if not done:
-                self.close()
-        return response.status, reply
+            return status, self._receive(length)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Closes it. A second call does nothing."""
-        self._http.close()
+        self._tls.close()
 
+    def _greet(self, access: Access, timeout: float) -> None:
+        """Raises unless the other end proves that it is the coordinator, and the certificate its own."""
+        self._deadline = Deadline.after(timeout)
+        try:
+            welcome = Welcome.read(access.key, self._receive)
+        except Unauthenticated as error:
+            raise UnprovenReplyError(
+                f"{self._endpoint} answers, but does not prove the job key: it may be the coordinator of another job. "
+                f"Check its address, and that the key ({variable('key_file')}) is the same there"
+            ) from error
+        _check(welcome, access, _fingerprint(self._tls))
+        self._unsent = welcome.client_proof(access.key)
 
-def _is_to_encrypt(connection: _Http, access: Access) -> bool:
-    peer = str(connection.sock.getpeername()[0])
-    return access.encryption == "on" or (access.encryption == "auto" and not is_loopback(peer))
+    def _send(self, data: bytes) -> None:
+        self._limit_wait()
+        self._tls.sendall(data)
+
+    def _receive(self, count: int) -> bytes:
+        """So many bytes. Raises OSError when they do not come in time."""
+        while len(self._received) < count:
+            self._limit_wait()
+            part = self._tls.recv(_RECORD_BYTES)
+            if not part:
+                raise ConnectionResetError("the connection has ended")
+            self._received += part
+        data = bytes(self._received[:count])
+        del self._received[:count]
+        return data
+
+    def _limit_wait(self) -> None:
+        remaining = self._deadline.remaining()
+        if not remaining:
+            raise TimeoutError("timed out")
+        self._tls.settimeout(remaining)
 
 
 @functools.lru_cache(maxsize=1)
-def _context() -> ssl.SSLContext:
+def client_context() -> ssl.SSLContext:
     """No authority knows a coordinator's certificate: the greeting proves it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -170,43 +169,24 @@ def _context() -> ssl.SSLContext:
     return context
 
 
-def _encrypt(connection: _Http, access: Access) -> str:
-    """Begins TLS; returns the SHA-256 of the certificate that the other end shows."""
+def _encrypt(plain: socket.socket, endpoint: Endpoint) -> ssl.SSLSocket:
     try:
-        encrypted = _context().wrap_socket(connection.sock)
+        return client_context().wrap_socket(plain)
     except ssl.SSLEOFError:
         raise  # it has ended
     except ssl.SSLError as error:
         raise CoordinatorError(
-            f"{access.endpoint} does not speak TLS 1.3 ({error.reason}), and nothing was sent to it: check that it is "
-            f"the coordinator's port, that nothing in between changes the traffic, and that {variable('encryption')} "
-            f"is {access.encryption} there, too"
+            f"{endpoint} does not speak TLS 1.3 ({error.reason}), and nothing was sent to it: check that it is the "
+            "coordinator's port, and that nothing in between changes the traffic"
         ) from error
-    connection.sock = encrypted
-    return hashlib.sha256(encrypted.getpeercert(binary_form=True) or b"").hexdigest()
 
 
-def _greet(connection: _Http, access: Access, certificate: str) -> ConnectionProof:
-    """The session, when the other end has proved that it is the coordinator and that ``certificate`` is its own."""
-    headers = hello_headers(access.key)
-    response = connection.post(HELLO_PATH, b"", headers)
-    body = response.read(MAX_BODY_BYTES)
-    if response.status == ENCRYPTED_ONLY:
-        raise CoordinatorError(
-            f"the coordinator at {access.endpoint} takes encrypted connections only from other hosts: "
-            f"{variable('encryption')} has to be the same there and here, where it is {access.encryption}"
-        )
-    try:
-        if response.status != _OK:
-            raise Unauthenticated("the reply does not prove the job key")
-        welcome = Welcome.from_reply(access.key, headers[NONCE], body, response.headers.get(SIGNATURE, ""))
-    except Unauthenticated as error:
-        raise _unproven(access.endpoint, response.status, error) from error
-    _check(welcome, access, certificate)
-    return welcome.session(access.key)
+def _fingerprint(tls: ssl.SSLSocket) -> bytes:
+    """The SHA-256 of the certificate that the other end shows."""
+    return hashlib.sha256(tls.getpeercert(binary_form=True) or b"").digest()
 
 
-def _check(welcome: Welcome, access: Access, certificate: str) -> None:
+def _check(welcome: Welcome, access: Access, certificate: bytes) -> None:
     if access.job_id is not None and welcome.job_id != access.job_id:
         raise OtherJobError(
             f"{access.endpoint} is the coordinator of the job {welcome.job_id!r}, which has the same key, and this "
@@ -216,13 +196,7 @@ def _check(welcome: Welcome, access: Access, certificate: str) -> None:
     if welcome.certificate != certificate:
         raise InterceptedError(
             f"something between this host and the coordinator at {access.endpoint} intercepts the connection: the "
-            f"certificate shown here has the SHA-256 {certificate or '(none)'}, the coordinator's has "
-            f"{welcome.certificate or '(none)'}. Nothing was sent. A proxy that inspects TLS has to let this "
-            "connection pass; if there is none, it is an attack"
+            f"certificate shown here has the SHA-256 {certificate.hex()}, the coordinator's has "
+            f"{welcome.certificate.hex()}. Nothing was sent. A proxy that inspects TLS has to let this connection "
+            "pass; if there is none, it is an attack"
         )
-
-
-def _unproven(endpoint: Endpoint, status: int, error: Unauthenticated) -> UnprovenReplyError:
-    return UnprovenReplyError(
-        f"{endpoint} answered with status {status}, but {error}: is it another job's coordinator?"
-    )

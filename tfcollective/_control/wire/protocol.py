@@ -6,8 +6,10 @@ import errno
 import json
 import math
 import socket
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 from tfcollective._base.errors import CoordinatorError
@@ -17,10 +19,18 @@ from tfcollective._control.state.rounds import Bounds
 
 MAX_BODY_BYTES = 4 << 20
 BACKLOG = 4096  # in a large job all connect at once
-HELLO_PATH = "/v1/hello"  # the greeting with which each connection begins
-ENCRYPTED_ONLY = 426  # the status of its refusal where a connection without TLS comes from another host
+REQUEST_HEAD = struct.Struct(">BI")  # the bytes of the path and of the body, which follow
+REPLY_HEAD = struct.Struct(">BI")  # the ReplyStatus, and the bytes of the body, which follows
 # JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
 _NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
+
+
+class ReplyStatus(IntEnum):
+    """What a reply is."""
+
+    OK = 0  # the answer
+    CONFLICT = 1  # the request contradicts the state
+    REFUSED = 2  # the request is none that can be answered
 
 
 @dataclass(frozen=True)
@@ -36,12 +46,10 @@ class ServerOptions:
         bind_port: the port; 0: any free one of ``ports``.
         ports: None: all.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
-        body_timeout: how long (s) a client may take to prove the key, and then to send a request's body.
+        proof_timeout: how long (s) a client may take to prove the key.
         max_store_bytes: the size of all values together.
         auxiliary_tasks: the tasks outside the world.
         first_generation: the number of the first world; a job that is started again counts on.
-        encryption: the setting: ``auto`` refuses connections from other hosts that are not encrypted, ``on`` all that
-            are not, ``off`` none.
         bounds: how many ranks the worlds of an elastic job have; None: every world has all tasks.
     """
 
@@ -52,11 +60,10 @@ class ServerOptions:
     bind_host: str = "127.0.0.1"
     bind_port: int = 0
     silence_limit: float = math.inf
-    body_timeout: float = 10.0
+    proof_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
     auxiliary_tasks: tuple[TaskKey, ...] = ()
     first_generation: int = 1
-    encryption: str = "auto"
     bounds: Bounds | None = None
     ports: PortRange | None = None
 

@@ -35,10 +35,9 @@ _CONNECTIONS = 6
 _DONE_TRIES = 3
 
 
-def ask_status(coordinator: str, key: bytes, *, forwarded: bool = False) -> Mapping[str, object] | None:
-    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached. ``forwarded``: at a
-    port of this host that leads to it."""
-    with CoordinatorClient.to(coordinator, key, forwarded=forwarded) as client, suppress(CoordinatorError):
+def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
+    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
+    with CoordinatorClient.to(coordinator, key) as client, suppress(CoordinatorError):
         return client.call(Status())
     return None
 
@@ -63,7 +62,6 @@ class HostedClient:
         key: the job key.
         timing: for how long to try what.
         client: the class of its client of the coordinator.
-        forwarded: whether the port is one of this host that leads to the coordinator.
     """
 
     def __init__(
@@ -72,13 +70,9 @@ class HostedClient:
         key: bytes,
         timing: Timing = TIMING,
         client: type[CoordinatorClient] = CoordinatorClient,
-        *,
-        forwarded: bool = False,
     ) -> None:
         self._timing = timing
-        self._client = client.to(
-            coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS, forwarded=forwarded
-        )
+        self._client = client.to(coordinator, key, reply_timeout=timing.long_reply, connections=_CONNECTIONS)
         self._ended = threading.Event()
         self._channel = Channel(self._client, cancelled=self._ended.is_set)
         self._lost: str | None = None

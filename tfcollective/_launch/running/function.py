@@ -144,9 +144,7 @@ def _call(settings: Settings) -> None:
     identity = discover(settings, environ_snapshot())
     if identity.coordinator is None or identity.key is None:
         raise CoordinatorError(_NOT_BY_HAND)
-    with CoordinatorClient(
-        identity.coordinator, identity.key, identity.job_id, encryption=settings.encryption
-    ) as client:
+    with CoordinatorClient(identity.coordinator, identity.key, identity.job_id) as client:
         places = decode(_fetch(client, _SYS_PATH), tuple[str, ...], "the function's search path")
         sys.path[:0] = [place for place in places if place not in sys.path]
         fn, args, kwargs = payload.loads(_fetch(client, _FUNCTION))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -29,7 +30,6 @@ from tfcollective._base.topology import Placement
 from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
 from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
-from tfcollective._control.serve.gloo_store import GlooStoreServer
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.state.events import Admit, CloseAdmission, JobEvent
 from tfcollective._control.state.job import JobView
@@ -43,6 +43,9 @@ from tfcollective._launch.plan.planner import Plan, plan_newcomer
 from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running import function
+
+if TYPE_CHECKING:
+    from tfcollective._control.serve.gloo_store import GlooStoreServer
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
@@ -108,7 +111,6 @@ class Job:
             silence_limit=_silence_limit(spec),
             auxiliary_tasks=spec.auxiliary_tasks,
             first_generation=spec.first_generation,
-            encryption=Settings.load().encryption,
             bounds=spec.bounds,
             ports=spec.port_range,
         )
@@ -261,6 +263,8 @@ class Job:
         if self.spec.engine != "horovod" or worker.is_auxiliary_task:
             return worker.env
         if self._store is None:  # not before the hosts are known, of which the plan speaks
+            from tfcollective._control.serve.gloo_store import GlooStoreServer  # not sooner: aiohttp takes a moment
+
             scopes = scopes_of(one.env for one in self._plan.workers)
             self._store = self._open.enter_context(GlooStoreServer(scopes, self._options.bind_host))
         env = {**rendezvous_variables(self._store.endpoint), **worker.env}

@@ -43,7 +43,7 @@ class ExternalEngine:
         identity = discover(settings if launched else replace(settings, identity="single"), environ_snapshot())
         if launched and not identity.task.is_trainer:
             return JoinResult(settings, identity, None)
-        client = connect(settings, identity) if launched else None
+        client = connect(identity) if launched else None
         with closed_on_error(client):
             listed = None if client is None else register(client, settings, identity)
             self._world = world = self._open_world(settings.op_timeout)

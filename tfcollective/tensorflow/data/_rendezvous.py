@@ -45,7 +45,6 @@ class ComputeService:
             workers(1),  # no rank joins: it is a store
             settings.start_timeout,
             bind_host=self._bind_host,
-            encryption=settings.encryption,
             ports=settings.port_range,
         )
         config = CoordinatorConfig.of_this_process(options, settings)
@@ -86,7 +85,7 @@ class ComputeClient:
         del verbose
         host, port = next(address for found in addresses.values() for address in found)
         self._workers = workers_per_dispatcher
-        self._client = CoordinatorClient(Endpoint(host, port), key, encryption=Settings.load().encryption)
+        self._client = CoordinatorClient(Endpoint(host, port), key)
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
         """A dispatcher listens there (``grpc://HOST:PORT``)."""
