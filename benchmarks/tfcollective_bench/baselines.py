@@ -1,4 +1,4 @@
-"""Where the others are: the environments and programs that ``tools/baselines.sh`` builds."""
+"""Finds the environments and programs of the other libraries that ``tools/baselines.sh`` builds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHECK_S = 60.0
 
 @dataclass(frozen=True)
 class Baselines:
-    """What was found; None where something is missing."""
+    """The baselines that were found; None where one is missing."""
 
     library: Path
     program: Path | None

@@ -64,7 +64,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class RunnerStatus:
-    """How a runner ended. `detail` says how to install it (missing) or is the last line of its output (failed)."""
+    """The outcome of a runner. `detail` says how to install it (missing) or is the last line of its output (failed)."""
 
     runner: str
     state: RunnerState

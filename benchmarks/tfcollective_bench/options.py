@@ -1,4 +1,4 @@
-"""What options of several benchmarks may be: links (ranks on this host, or each on a host of its own), and numbers.
+"""Parses options that benchmarks share: links (ranks on this host, or each on a host of its own), and numbers.
 Pure."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_links(links: Sequence[str]) -> None:
 
 
 def is_rate(link: str) -> bool:
-    """Whether it is a rate such as 1gbit, that a link can be shaped to."""
+    """True if `link` is a rate such as 1gbit, to which a link can be shaped."""
     try:
         return parse_rate(link) is not None
     except ConfigError:

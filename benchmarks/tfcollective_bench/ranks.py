@@ -63,7 +63,8 @@ def thread_variables(ranks: int) -> Mapping[str, str]:
 
 
 def working_folder() -> str | None:
-    """Where ranks run; None: here. ``python -m`` looks in its folder first: in a checkout it would find the source tree
-    instead of the package that runs here, and beside that package what is installed for another Python."""
+    """Returns the folder in which ranks run; None: the current one. ``python -m`` looks in its folder first: in a
+    checkout it would find the source tree instead of the package that runs here, and beside that package what is
+    installed for another Python."""
     here, home = Path.cwd(), Path(tfcollective.__file__).resolve().parents[1]
     return os.sep if here != home and (here / "tfcollective").is_dir() else None

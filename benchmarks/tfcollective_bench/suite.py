@@ -1,4 +1,4 @@
-"""Everything in one go: the parts that the targets need, one after the other, each with its runners in turns."""
+"""Runs all parts that the targets need, one after the other, each with its runners in turns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATE_ORDER = (RunnerState.FAILED, RunnerState.RAN, RunnerState.MISSING)
 
 @dataclass(frozen=True)
 class Circumstances:
-    """How parts are run.
+    """The settings with which parts are run.
 
     Attributes:
         quick: fewer sizes and rounds, and an end to the time.
@@ -205,7 +205,7 @@ def _run_part(part: Part, how: Circumstances, reports: list[Report]) -> str:
 
 
 def merge(reports: Sequence[Report], notes: Sequence[str], command: Sequence[str]) -> Report:
-    """One report with all samples of several that ran on the same machine. Rounds of different reports ran at
+    """Merges reports of the same machine into one with all their samples. Rounds of different reports ran at
     different times, so they get different numbers."""
     samples: list[Sample] = []
     offset = 0
@@ -228,7 +228,7 @@ def merge(reports: Sequence[Report], notes: Sequence[str], command: Sequence[str
 
 
 def _attachments(reports: Sequence[Report]) -> dict[str, list[object]]:
-    """Those of all reports; all are lists."""
+    """Returns the attachments of all reports; all are lists."""
     found: dict[str, list[object]] = {}
     for report in reports:
         for name, entries in report.attachments.items():
@@ -247,7 +247,7 @@ def sections_of_suite(report: Report) -> list[Section]:
 
 
 def _statuses(reports: Sequence[Report]) -> Iterator[RunnerStatus]:
-    """One for every runner: failed anywhere, else ran anywhere, else missing."""
+    """Returns one status for every runner: failed anywhere, else ran anywhere, else missing."""
     statuses = [status for report in reports for status in report.statuses]
     for runner in dict.fromkeys(status.runner for status in statuses):
         yield min((s for s in statuses if s.runner == runner), key=lambda status: _STATE_ORDER.index(status.state))

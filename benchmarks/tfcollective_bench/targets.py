@@ -1,4 +1,4 @@
-"""What the benchmarks have to reach, as data, and whether samples reach it: pure.
+"""The targets of the benchmarks, as data, and whether samples reach them: pure.
 
 A target compares two sides by the medians of the rounds that both ran in. Where it spans several rows (sizes), each is
 compared and the worst decides.
@@ -25,7 +25,7 @@ _K, _M = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Side:
-    """Who is compared: the first of these runners that has samples in rows with these cells."""
+    """One side of a comparison: the first of these runners that has samples in rows with these cells."""
 
     runners: tuple[str, ...]
     row: Mapping[str, Cell] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What samples say of a target. `ratio` is that of the worst row, `where` names it; None: not measured, and
+    """The result of samples for a target. `ratio` is that of the worst row, `where` names it; None: not measured, and
     `where` says why. With `floor_us`, `ratio` holds the microseconds above the call overhead."""
 
     target: Target
@@ -78,14 +78,14 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        """Whether the must is met; None when it was not measured or there is none."""
+        """True if the must is met; None when it was not measured or there is none."""
         if self.ratio is None or self.target.must is None:
             return None
         return (self.ratio.p90 if self.target.within_spread else self.ratio.median) >= self.target.must
 
     @property
     def aimed(self) -> bool | None:
-        """Whether the aim is reached; None when it was not measured or there is none."""
+        """True if the aim is reached; None when it was not measured or there is none."""
         if self.ratio is None:
             return None
         if self.target.floor_us is not None:
@@ -159,7 +159,7 @@ _TESTBED_WORK = "MLP 784-1024-1024-10, 4 namespaces at 1 Gbit/s"
 
 
 def _mlp_bytes(hidden: int) -> int:
-    """Of the gradients of MLP 784-hidden-hidden-10, float32."""
+    """Returns the bytes of the gradients of MLP 784-hidden-hidden-10, float32."""
     return 4 * ((784 + 1) * hidden + (hidden + 1) * hidden + (hidden + 1) * 10)
 
 
@@ -274,7 +274,7 @@ def _best(target: Target, rows: Mapping[tuple[int, str], list[Sample]], size: in
 
 
 def _ratio(target: Target, mine: Sequence[Sample], others: Sequence[Sample]) -> Summary | None:
-    """How many times better we are, in the rounds that both have."""
+    """Returns how many times better we are, in the rounds that both have."""
     ours, theirs = medians_by_round(mine), medians_by_round(others)
     return paired_ratio(theirs, ours) if target.metric == "latency" else paired_ratio(ours, theirs)
 

@@ -19,7 +19,7 @@ _COLUMNS = ("work", "against", "must", "aim", "measured", "", "how")
 def outcomes(
     samples: Sequence[Sample], targets: Sequence[Target] = TARGETS, statuses: Sequence[RunnerStatus] = ()
 ) -> list[Outcome]:
-    """What the samples say of every target; where one was not measured, what became of its runners."""
+    """Returns the outcome of every target; where one was not measured, that of its runners."""
     return [_explained(evaluate(target, samples), statuses) for target in targets]
 
 
@@ -37,12 +37,12 @@ def _explained(outcome: Outcome, statuses: Sequence[RunnerStatus]) -> Outcome:
 
 
 def missed(found: Sequence[Outcome]) -> int:
-    """How many musts are missed; what was not measured does not count."""
+    """Returns the number of musts missed; what was not measured does not count."""
     return sum(outcome.met is False for outcome in found)
 
 
 def targets_report(found: Sequence[Outcome], title: str = "What it must reach") -> Table:
-    """One row for every outcome, in words."""
+    """Returns a table with one row for every outcome, in words."""
     counts = f"{sum(o.met is True for o in found)} pass, {missed(found)} miss"
     note = f"{counts}, {sum(o.ratio is None for o in found)} not measured. Spread: p10 to p90 over the rounds."
     return Table(title, _COLUMNS, tuple(_row(outcome) for outcome in found), frozenset(("must", "aim")), note)

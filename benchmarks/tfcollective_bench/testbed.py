@@ -99,8 +99,8 @@ class NetnsTestbed:
 
 @dataclass(frozen=True)
 class NetnsState:
-    """What there is: the test bed as requested (None: unknown, perhaps half built), its parts, the processes in it,
-    and the hosts' folders below ``/etc/netns``."""
+    """The state of the test bed: the test bed as requested (None: unknown, perhaps half built), its parts, the
+    processes in it, and the hosts' folders below ``/etc/netns``."""
 
     testbed: NetnsTestbed | None
     namespaces: tuple[str, ...]
@@ -110,7 +110,7 @@ class NetnsState:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing."""
+        """True if there is nothing."""
         return not self.namespaces and not self.links and not self.folders
 
 
@@ -153,7 +153,7 @@ def up_commands(testbed: NetnsTestbed) -> list[tuple[str, ...]]:
 
 
 def burst_bytes(bits: float) -> int:
-    """How many bytes pass an idle link of so many bits a second at once."""
+    """Returns the number of bytes that pass an idle link of so many bits a second at once."""
     return max(_MIN_BURST_BYTES, int(bits / 8 * _BURST_S))
 
 
@@ -177,7 +177,7 @@ def down_commands(state: NetnsState) -> list[tuple[str, ...]]:
 
 
 def current_state() -> NetnsState:
-    """What there is of a test bed on this machine."""
+    """Returns the state of the test bed on this machine."""
     _check_possible()
     named = json.loads(_run(("ip", "-json", "netns", "list")) or "[]")
     namespaces = tuple(sorted((n["name"] for n in named if n["name"].startswith(BRIDGE)), key=_number))
@@ -271,7 +271,7 @@ def opened(testbed: NetnsTestbed) -> Iterator[NetnsTestbed]:
 
 
 def _down_or_say() -> None:
-    """What was measured in the test bed, or what has ended it, counts for more than that it could not be taken away."""
+    """Removes the test bed; only logs a failure, which must not hide the results or the error of the run."""
     try:
         down()
     except LaunchError as error:
@@ -286,7 +286,7 @@ def _wait_for_end(seconds: float) -> NetnsState:
 
 
 def hosts_file(testbed: NetnsTestbed, number: int, name: str) -> str:
-    """What ``/etc/hosts`` says on a host: this machine's ``name`` is the host's own address there, as on a real host.
+    """Returns the ``/etc/hosts`` of a host: this machine's ``name`` is the host's own address there, as on a real host.
     Programs that look themselves up by name (Gloo does) would otherwise find loopback."""
     others = [f"{address} {namespace}" for _, namespace, address in _rows(testbed)]
     return "\n".join(["127.0.0.1 localhost", f"{testbed.addresses[number - 1]} {name}", *others]) + "\n"

@@ -1,4 +1,4 @@
-"""What a link allows: pure."""
+"""The limits of a link: pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def bare_ring_seconds(ranks: int, nbytes: int, link: str) -> float:
 
 
 def ring_seconds(ranks: int, nbytes: int, link: str) -> float:
-    """What the bytes of a ring all-reduce take at least in the test bed: with headers, and with the burst that passes
-    an idle link at once."""
+    """Returns the least time (s) that the bytes of a ring all-reduce take in the test bed: with headers, and with the
+    burst that passes an idle link at once."""
     burst = burst_bytes(_bits(link)) * PAYLOAD
     return max(0.0, _ring_bytes(ranks, nbytes) - burst) / payload_rate(link)
 

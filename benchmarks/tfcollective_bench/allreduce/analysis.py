@@ -1,4 +1,4 @@
-"""From samples to figures, tables and plots: pure, but for the drawing."""
+"""Turns samples into figures, tables and plots. Pure, except for the drawing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPLANATION = (
 
 @dataclass(frozen=True)
 class Figure:
-    """What one runner does for one row."""
+    """The result of one runner in one row."""
 
     label: str
     ranks: int
@@ -70,7 +70,7 @@ def labels(report: Report) -> tuple[str, ...]:
 
 
 def figures(report: Report) -> list[Figure]:
-    """One for every runner and row, ordered by ranks, cache, size, runner."""
+    """Returns one figure for every runner and row, ordered by ranks, cache, size, runner."""
     groups: dict[tuple[int, str, int, str], list[Sample]] = {}
     for sample in report.samples:
         key = (int(sample.row["ranks"]), str(sample.row["cache"]), int(sample.row["bytes"]), label_of(sample))

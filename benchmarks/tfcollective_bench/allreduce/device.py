@@ -23,7 +23,7 @@ _INSTALL = "pip install cupy-cuda12x or cupy-cuda13x, whichever the driver is fo
 
 
 class Device(Protocol):
-    """What the measurement needs of a GPU; :class:`CupyDevice` has it from CuPy."""
+    """The GPU operations that the measurement needs; :class:`CupyDevice` implements them with CuPy."""
 
     title: str
 
@@ -31,7 +31,7 @@ class Device(Protocol):
         """An array on the GPU."""
 
     def wrong(self, array: Any, value: float) -> int:
-        """How many of its elements are something else."""
+        """Returns the number of its elements that differ from the expected value."""
 
     def synchronize(self) -> None:
         """Returns when the GPU has done what it was given."""
@@ -208,7 +208,7 @@ def _speed(row: DeviceRow, seconds: float) -> str:
 
 
 def overheads(rows: Sequence[DeviceRow]) -> list[str]:
-    """What must hold with one rank, and whether it does: one line each."""
+    """Returns one line for each requirement on a single rank, with whether it is met."""
     lines = []
     small = [row for row in rows if row.nbytes < LARGE]
     if small:

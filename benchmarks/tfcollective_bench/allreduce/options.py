@@ -1,4 +1,4 @@
-"""What ``bench allreduce`` is asked to do: a value, checked."""
+"""The validated options of ``bench allreduce``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to measure: sizes, and how often. Pure; nothing but the standard library, as external environments read it."""
+"""The sizes to measure, and how often. Pure; standard library only, because external environments import it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Point:
 
 
 def iterations_for(size: int, base: int, cache: str) -> int:
-    """How often to repeat `size` bytes when small sizes are repeated `base` times: large ones take longer and vary
-    less; emptying the caches takes longer than most of them."""
+    """Returns how often to repeat `size` bytes when small sizes are repeated `base` times: large ones take longer and
+    vary less; emptying the caches takes longer than most of them."""
     count = max(_FEWEST, min(base, base * _FULL_BYTES // size))
     return min(count, _MOST_COLD) if cache == "cold" else count
 

@@ -1,4 +1,4 @@
-"""Who takes part: for each runner the command that starts its ranks, or how to install it. Pure."""
+"""The runners: the command that starts the ranks of each, or how to install it. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _TENSORFLOW = "pip install 'tfcollective[tf]'"
 
 @dataclass(frozen=True)
 class Case:
-    """What one turn measures: a world, by its ranks, (ours) its transport, and the rate of the links if the ranks are
-    on hosts of their own."""
+    """The case that one turn measures: a world, by its ranks, (ours) its transport, and the rate of the links if the
+    ranks are on hosts of their own."""
 
     runner: str
     ranks: int

@@ -1,4 +1,4 @@
-"""Which fault comes when: pure, and the same for the same seed."""
+"""The schedule of faults: pure, and the same for the same seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Fault", "FaultKind", "schedule"]
 
 
 class FaultKind(str, Enum):
-    """What is done to the job. The value is its name in reports."""
+    """The kind of a fault. The value is its name in reports."""
 
     KILL = "kill a rank"
     KILL_FIRST = "kill rank 0"
@@ -28,14 +28,14 @@ class FaultKind(str, Enum):
 
     @property
     def ranks(self) -> int:
-        """How many ranks the world needs, so that one is left that has the state."""
+        """The number of ranks that the world needs so that one remains that has the state."""
         if self in (FaultKind.KILL_TWO, FaultKind.KILL_SYNC, FaultKind.KILL_CONNECT, FaultKind.LEAVE):
             return 3
         return 2 if self.ends_a_rank else 1
 
     @property
     def ends_a_rank(self) -> bool:
-        """Whether a rank ends by it."""
+        """True if the fault ends a rank."""
         return self not in (FaultKind.HOG, FaultKind.SLOW, FaultKind.STOP)
 
 

@@ -46,7 +46,7 @@ class WentWrong(Exception):  # noqa: N818  what the run reports, not a fault of 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process that lives as long as the job holds: at ``at`` (s, monotonic clock)."""
+    """The resources held at ``at`` (s, monotonic clock) by a process that lives as long as the job."""
 
     what: str
     at: float
@@ -171,7 +171,7 @@ class WatchedJob:
         return sorted((line for line in found if line.generation == generation), key=lambda line: line.rank)
 
     def lives(self, task: str) -> bool:
-        """Whether the task's process has not ended."""
+        """True if the task's process has not ended."""
         process = self._processes.get(task)
         with contextlib.suppress(psutil.Error):
             return process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -209,7 +209,7 @@ class WatchedJob:
         return at
 
     def order(self, task: str, order: Order) -> bool:
-        """Has a rank do something to itself; false if it does not listen."""
+        """Orders a rank to do something to itself. Returns false if the rank is not listening."""
         try:
             pipe = os.open(pipe_of(self.directory, task), os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
@@ -219,7 +219,7 @@ class WatchedJob:
         return True
 
     def finish(self) -> int:
-        """Has the ranks complete the training; returns the launcher's exit code. Raises WentWrong when it does not
+        """Lets the ranks complete the training. Returns the launcher's exit code. Raises WentWrong if it does not
         end."""
         (self.directory / STOP_FILE).touch()
         try:
@@ -233,7 +233,7 @@ class WatchedJob:
     # ---- afterwards ------------------------------------------------------------------------------------------------
 
     def stacks(self) -> str:
-        """What the threads of all ranks do, and the end of the job's output."""
+        """Returns the stacks of all ranks' threads, and the end of the job's output."""
         for process in self.started():
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGUSR1)
@@ -246,7 +246,7 @@ class WatchedJob:
         return "\n".join([*texts, f"== output\n{self.output_tail()}"])
 
     def changes(self) -> tuple[str, ...]:
-        """What the launcher's report says of each change of the world."""
+        """Returns the entry of the launcher's report for each change of the world."""
         text = (self.directory / "output").read_text("utf-8", "replace")
         return tuple(line.strip() for line in text.splitlines() if _CHANGE.match(line))
 
@@ -256,8 +256,8 @@ class WatchedJob:
         return data[-_TAIL_BYTES:].decode("utf-8", "replace")
 
     def left_behind(self) -> list[str]:
-        """What is there after the job that was not there before: processes, and with them their sockets and memory;
-        files; shared memory with a name."""
+        """Returns what the job has left behind: processes, and with them their sockets and memory; files; shared memory
+        with a name."""
         limit = time.monotonic() + _GONE_S
         while self._family() and time.monotonic() < limit:
             time.sleep(_LOOK_S)  # the end of processes that are not our children gives no notice

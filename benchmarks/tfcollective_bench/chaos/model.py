@@ -1,4 +1,4 @@
-"""What the ranks train: a linear model whose loss curve is known, and whose steps can be done again in one process.
+"""The model that the ranks train: a linear one whose loss curve is known, and whose steps one process can repeat.
 
 The rows of a step follow from the seed and the step alone, and the ranks divide them among themselves: a step does the
 same whatever the size of the world. So all jobs of so many steps end with the same weights, but for the rounding of
@@ -46,7 +46,7 @@ _TARGET: Array = np.random.default_rng(_TARGET_SEED).normal(size=DIMENSION)  # t
 
 
 def batch(seed: int, step: int, rank: int, size: int) -> tuple[Array, Array]:
-    """What this rank of a world of so many takes of a step's rows, and what they should give."""
+    """Returns this rank's share of a step's rows, and their expected outputs."""
     random = np.random.default_rng((seed, step))
     rows = random.normal(size=(BATCH, DIMENSION))
     wanted = rows @ _TARGET + NOISE * random.normal(size=BATCH)
@@ -65,7 +65,7 @@ def learning_rate(step: int) -> float:
 
 
 def load_of(step: int, rank: int) -> float:
-    """What a rank adds to each value of the load in this step; a whole number."""
+    """Returns the whole number that a rank adds to each value of the load in this step."""
     return float(step % _KINDS_OF_LOAD + rank)
 
 
@@ -76,7 +76,7 @@ def loss(weights: Array) -> float:
 
 @dataclass(frozen=True)
 class Replay:
-    """What so many steps lead to.
+    """The result of a number of steps.
 
     Attributes:
         weights: at the end.

@@ -1,4 +1,4 @@
-"""What ``bench chaos`` is asked to do: a value, checked."""
+"""The validated options of ``bench chaos``."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class ChaosOptions:
 
     @property
     def seconds(self) -> float:
-        """How long the job is disturbed."""
+        """The time (s) for which the job is disturbed."""
         return self.minutes * 60
 
     @property
     def calm_seconds(self) -> float:
-        """How long each of the two undisturbed runs is."""
+        """The length (s) of each of the two undisturbed runs."""
         return self.calm_s or min(_MOST_CALM_S, max(_LEAST_CALM_S, self.seconds / 10))
 
     @property
     def leaves(self) -> int:
-        """How many ranks may be asked to leave: nothing replaces them, and three are needed."""
+        """The number of ranks that may be asked to leave: nothing replaces them, and three are needed."""
         return self.ranks - LEAST_RANKS

@@ -158,7 +158,7 @@ def _kinds_plot(report: Report) -> Plot:
 
 
 def _loss_plot(loss: dict[str, Any]) -> Plot:
-    """What the disturbed job has still to learn, over its steps, in the band of undisturbed ones."""
+    """Returns the plot of the disturbed job's loss over its steps, with the band of the undisturbed runs."""
     title = "Loss above the least possible, of the disturbed job and of undisturbed ones on other data"
     figure, axes = new_figure(title)
     low, high = ([value - LEAST_LOSS for value in values] for values in zip(*loss["band"], strict=True))

@@ -1,4 +1,4 @@
-"""How far a disturbed job has come, by the journals of its ranks: pure."""
+"""The progress of a disturbed job, from the journals of its ranks: pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Strike:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a fault did to the job.
+    """The effect of a fault on the job.
 
     Attributes:
         strike: the fault.
@@ -84,17 +84,17 @@ class Progress:
 
     @property
     def generation(self) -> int:
-        """Of the newest world that has done a step; 0: there is none."""
+        """The generation of the newest world that has done a step; 0 if there is none."""
         return max(self.sizes, default=0)
 
     def starts(self) -> list[float]:
-        """How long (s) the processes took from the start of their program to their first world."""
+        """Returns the times (s) that the processes took from the start of their program to their first world."""
         ready = ((task, at) for (task, event), at in self.events.items() if event == READY)
         return [at - self.events[task, STARTS] for task, at in ready if (task, STARTS) in self.events]
 
     @property
     def steps(self) -> int:
-        """How many count."""
+        """The number of steps that count."""
         return max(self._counts, default=0)
 
     @property
@@ -110,12 +110,12 @@ class Progress:
 
     @property
     def again(self) -> int:
-        """How many steps were done once more."""
+        """The number of steps that were repeated."""
         return len(self._first) - len(self._counts)
 
     @property
     def completions(self) -> list[float]:
-        """When steps were completed, also those that did not count."""
+        """Returns the times at which steps were completed, including those that did not count."""
         return sorted(self._first.values())
 
     @property
@@ -150,7 +150,7 @@ def stood_still(progress: Progress) -> float:
 
 
 def outcomes(strikes: Sequence[Strike], progress: Progress) -> list[Outcome]:
-    """What became of the faults that were carried out."""
+    """Returns the outcome of each fault that was carried out."""
     times, worlds = progress.completions, sorted(progress.first_steps.items())
     struck = [strike for strike in strikes if not strike.skipped]
     found = []

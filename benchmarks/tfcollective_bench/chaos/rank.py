@@ -56,7 +56,7 @@ _EXIT_CODE = 3
 
 @dataclass(frozen=True)
 class Order:
-    """What a rank is to do to itself.
+    """An order to a rank to do something to itself.
 
     Attributes:
         what: kill itself in this phase, ``exit``, or be ``slow``.
@@ -67,7 +67,7 @@ class Order:
     moment: float
 
     def encode(self) -> bytes:
-        """One line."""
+        """Returns the order as one line."""
         return json.dumps(asdict(self)).encode("ascii") + b"\n"
 
 
@@ -150,7 +150,7 @@ class NumpyTraining:
         self.state: Any = State(step=0, weights=np.zeros(model.DIMENSION), load=np.zeros(model.LOAD))
 
     def step(self, stop: bool) -> bool:
-        """One step of all ranks; whether one of them wants to stop."""
+        """Does one step of all ranks. Returns true if one of them wants to stop."""
         state, rank = self.state, tfc.rank()
         values = np.empty(model.DIMENSION + 1 + model.LOAD)
         values[: model.DIMENSION] = model.gradient(state.weights, self._seed, state.step, rank, tfc.size())

@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that has to hold: what was found, what it must be, and whether it is."""
+    """One requirement: the value found, the value required, and whether it is met."""
 
     what: str
     found: str
@@ -75,13 +75,13 @@ class Comparison:
 
     @property
     def spreads(self) -> float:
-        """How many standard deviations of the undisturbed losses lie between theirs and this one."""
+        """The distance of this loss from the undisturbed ones, in their standard deviations."""
         return (self.loss - mean(self.references)) / stdev(self.references)
 
 
 @dataclass
 class _Run:
-    """What one job came to."""
+    """The results of one job."""
 
     progress: Progress
     usage: list[Usage]
@@ -130,7 +130,7 @@ def run_chaos(options: ChaosOptions, command: Sequence[str], say: Say) -> Report
 
 
 def checks(report: Report) -> list[Check]:
-    """What had to hold, of a report."""
+    """Returns the checks that a report contains."""
     return [Check(**one) for one in report.attachments["checks"]]
 
 

@@ -80,7 +80,7 @@ class Striker:
         return self._death(victim)
 
     def _order_and_kill(self, fault: Fault, ranks: list[Line], what: str) -> tuple[float, list[Line]]:
-        """One rank ends in what the loss of another one brings about."""
+        """Kills one rank during the recovery from the loss of another."""
         doomed = _one(ranks, fault.victim)
         killed = _one([line for line in ranks if line is not doomed], fault.moment)
         if not self._job.order(doomed.task, Order(what, fault.moment)):
@@ -115,7 +115,7 @@ class Striker:
         return at, [*victims, Line("newcomer", newcomers[0].pid, DIES, time.monotonic())]
 
     def _usual_start(self) -> float:
-        """How long (s) ranks took from the start of their program to their first world."""
+        """Returns the usual time (s) that ranks took from the start of their program to their first world."""
         return median(self._job.progress.starts() or [_USUAL_START_S])
 
     def _stop(self, fault: Fault, ranks: list[Line]) -> tuple[float, list[Line]]:
@@ -159,5 +159,5 @@ def _one(ranks: list[Line], place: float) -> Line:
 
 
 def _hold(fault: Fault) -> float:
-    """How long (s) what holds a rank up lasts."""
+    """Returns how long (s) a rank is held up."""
     return _LEAST_HOLD_S + fault.moment * (_MOST_HOLD_S - _LEAST_HOLD_S)

@@ -1,4 +1,4 @@
-"""What the commands of ``tfcollective bench`` share: readers of their options, and how they show reports."""
+"""Shared parts of the ``tfcollective bench`` commands: parsers of options, and the display of reports."""
 
 from __future__ import annotations
 

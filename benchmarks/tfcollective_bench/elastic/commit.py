@@ -1,4 +1,4 @@
-"""What a commit costs a step: a job of one rank that trains with a commit after each step, and without, in turns.
+"""Measures the cost of a commit: a job of one rank trains with a commit after each step, and without, in turns.
 
     tfcollective run -np 1 --min-np 1 python -m tfcollective_bench.elastic.commit --weights 320 --optimizer adam
 

@@ -1,4 +1,4 @@
-"""What ``bench elastic`` is asked to do: a value, checked."""
+"""The validated options of ``bench elastic``."""
 
 from __future__ import annotations
 

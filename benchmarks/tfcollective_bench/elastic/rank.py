@@ -54,7 +54,7 @@ class _Training:
         self._tf = tf
 
     def step(self, stop: bool) -> bool:
-        """One step; whether a rank wants to stop."""
+        """Does one step. Returns true if a rank wants to stop."""
         return float(self._step(self._tf.constant(float(stop)))) > 0
 
 

@@ -1,4 +1,4 @@
-"""Who takes part, and the commands of their turns: pure."""
+"""The runners, and the commands of their turns: pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def hint_for(runner: str, found: Baselines, ranks: int, addresses: Sequence[str]) -> str:
-    """How to get what a runner lacks; empty when it is there."""
+    """Returns how to install what a runner lacks; empty if nothing is missing."""
     if runner != HOROVOD:
         return "" if found.tensorflow else "pip install 'tfcollective[tf]'"
     if found.horovod_python is None:

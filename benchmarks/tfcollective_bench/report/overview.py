@@ -60,7 +60,7 @@ def _number(cell: str) -> float:
 
 
 def seconds(value: float) -> str:
-    """With two digits: 0.12 s, 7.6 s, 30 s."""
+    """Formats seconds with two digits: 0.12 s, 7.6 s, 30 s."""
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s" if value >= 1 else f"{value:.2f} s"
 
 
@@ -131,7 +131,7 @@ def _figure(title: str, rows: int) -> tuple[Any, list[Any]]:
 
 
 def _bars(axes: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str]) -> None:
-    """From top to bottom, each with its text inside of its end; the first one is ours."""
+    """Draws bars from top to bottom, each with its text inside its end; the first one is ours."""
     ours = colour_of("ours", ["ours"])
     bars = axes.barh(range(len(names)), values, 0.72, color=[ours, *[_OTHERS] * (len(names) - 1)])
     for index, (bar, text) in enumerate(zip(bars, texts, strict=True)):

@@ -73,7 +73,7 @@ class Plot:
 
 
 def plots_available() -> bool:
-    """Whether matplotlib is there."""
+    """True if matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

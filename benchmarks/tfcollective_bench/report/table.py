@@ -63,7 +63,7 @@ def _grid(table: Table) -> RichTable:
 
 
 def _squeezed(table: Table, width: int) -> bool:
-    """Whether text would be cut into lines of a few letters: numbers keep their width, text gets what is left."""
+    """True if text would be cut into lines of a few letters: numbers keep their width, text gets what is left."""
     widths = [max(len(cell) for cell in column) for column in zip(table.columns, *table.rows, strict=True)]
     texts = [size for name, size in zip(table.columns, widths, strict=True) if name not in table.numbers]
     fixed = sum(widths) - sum(texts) + 3 * len(widths) + 1

@@ -36,7 +36,7 @@ _STACK_BYTES = 256 << 10
 
 
 def join_together(agents: int, timeout: float) -> dict[str, Any]:
-    """What it costs when `agents` agents join one coordinator at once.
+    """Measures the cost of `agents` agents joining one coordinator at once.
 
     Returns:
         ``agents``; ``seconds`` from the first call to the last return; ``median_wait`` of an agent (s);
@@ -61,7 +61,7 @@ def join_together(agents: int, timeout: float) -> dict[str, Any]:
 
 
 def _join_all(endpoint: Endpoint, key: bytes, agents: int, timeout: float) -> list[_Span]:
-    """When every agent began to join and was back."""
+    """Returns when each agent began to join and when its join returned."""
     context = multiprocessing.get_context("fork")
     crews = [range(first, min(first + _CREW, agents)) for first in range(0, agents, _CREW)]
     start = context.Barrier(len(crews))

@@ -3,7 +3,7 @@
     python -m tfcollective_bench.scaling.nodes NODES RANKS_PER_NODE SECONDS TIMEOUT
 
 The nodes are coroutines of one process; their connections are real and begin as the client's do. Each node enrols,
-reports its ranks, gives signs of life and hands on those of its ranks, waits for orders and shows output; a launcher
+reports its ranks, sends heartbeats and forwards those of its ranks, waits for orders and shows output; a launcher
 waits for the end of each node and gives orders; each rank joins the world. Prints one line of JSON.
 """
 
@@ -64,13 +64,13 @@ _PER_SOURCE = 8192  # connections from one address: of the ports of one there ar
 
 
 def keep_busy(nodes: int, ranks: int, seconds: float, timeout: float) -> dict[str, Any]:
-    """What `nodes` simulated nodes of `ranks` ranks each cost a coordinator in `seconds` seconds.
+    """Measures the load of `nodes` simulated nodes of `ranks` ranks each on a coordinator, for `seconds` seconds.
 
     Returns:
         ``nodes``, ``ranks``; ``arrived``: how long (s) all took to come; ``joined``: from the last rank's join to the
         last answer (s); ``joining``: processor seconds of the coordinator until then; ``load``: the same a second
         afterwards, and ``simulator``: those of the nodes; ``requests`` a second; ``beat``: the time (s) to the answer
-        of a sign of life (``median``, ``p99``, ``longest``); ``memory``: the most bytes.
+        of a heartbeat (``median``, ``p99``, ``longest``); ``memory``: the most bytes.
 
     Raises:
         ResourceExhaustedError: this user may not open so many files.
@@ -220,7 +220,7 @@ class _Job:
             formed.set()
 
     def _signs(self, number: int) -> tuple[Beat, ...]:
-        """What the ranks of a node have left for its agent: none before the world has formed."""
+        """Returns the heartbeats that the ranks of a node have left for its agent; none before the world has formed."""
         if self.joined < self.nodes * self.ranks:
             return ()
         now = time.monotonic()
@@ -257,7 +257,7 @@ class _Job:
     # ---- the launcher ----------------------------------------------------------------------------------------------
 
     async def _give_orders(self, seconds: float) -> None:
-        """One to each node, evenly."""
+        """Gives one order to each node, evenly spaced."""
         line = await self._open()
         for number in range(self.nodes):
             await self._ask(line, Put(orders_key(number), ['{"stop": {"signal": 15, "cause": "request"}}']))
@@ -282,7 +282,7 @@ class _Job:
         return await line.ask(request)
 
     async def _every(self, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-        """From a moment of its own on: nodes do not begin together."""
+        """Acts at this interval, from a random moment on: nodes do not begin together."""
         due = time.monotonic() + seconds * random.random()  # noqa: S311  no secret
         while True:
             await asyncio.sleep(due - time.monotonic())

@@ -1,4 +1,4 @@
-"""What ``bench scaling`` is asked to do: a value, checked."""
+"""The validated options of ``bench scaling``."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _TITLES = {"ranks": "Steps", "agents": "A coordinator", "nodes": "A coordinator'
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step costs one runner: seconds, and processor seconds of all ranks."""
+    """The cost of a step for one runner: seconds, and processor seconds of all ranks."""
 
     runner: str
     ranks: int
@@ -46,12 +46,12 @@ class StepCost:
 
     @property
     def added(self) -> float:
-        """What communicating adds to the step."""
+        """The time that communication adds to the step."""
         return self.step.median - self.local
 
 
 def step_costs(report: Report) -> list[StepCost]:
-    """One for every runner and row, ordered by ranks, tensors, runner."""
+    """Returns one cost for every runner and row, ordered by ranks, tensors, runner."""
     steps = [sample for sample in report.samples if sample.metric == "step"]
     keys = {(int(s.row["ranks"]), int(s.row["tensors"]), list(RUNNERS).index(s.runner)) for s in steps}
     found = []

@@ -1,4 +1,4 @@
-"""Who takes part, and the commands of their turns: pure."""
+"""The runners, and the commands of their turns: pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def hint_for(runner: str, found: Baselines) -> str:
-    """How to install what a runner lacks; empty when it is there."""
+    """Returns how to install what a runner lacks; empty if nothing is missing."""
     if runner == "ours" and not found.tensorflow:
         return "pip install 'tfcollective[tf]'"
     if runner == "horovod" and found.horovod_python is None:

@@ -55,7 +55,7 @@ class _Steps:
 
 
 class _World:
-    """What all ranks do together beside the steps."""
+    """The collective operations of the ranks outside the steps."""
 
     def __init__(self, library: Any) -> None:
         import tensorflow as tf

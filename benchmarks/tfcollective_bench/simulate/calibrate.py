@@ -1,4 +1,4 @@
-"""From measured worlds to the numbers of the model."""
+"""Fits the parameters of the model to measured worlds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def predict(ranks: int, nbytes: int, network: Network) -> float:
 
 
 def measured_worlds(samples: Sequence[Sample]) -> list[Measured]:
-    """What all-reduce benchmarks in namespaces measured; hot caches, the C interface."""
+    """Returns the measurements of all-reduce benchmarks in namespaces; hot caches, the C interface."""
     groups: dict[tuple[str, int, int], list[float]] = {}
     for sample in samples:
         row = sample.row

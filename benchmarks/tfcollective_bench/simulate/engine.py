@@ -38,7 +38,7 @@ def duration(size: int, steps_of: Callable[[int], Sequence[Step]], network: Netw
 
 
 def looks_the_same(samples: Mapping[int, Sequence[Step]], size: int) -> bool:
-    """Whether these ranks do the same, seen from where they stand: then all end at the same moment, and one rank that
+    """True if these ranks do the same, relative to their positions: then all end at the same moment, and one rank that
     sends to itself ends with them. A few bytes of difference, where elements do not divide, do not count."""
     seen = {rank: [_relative(step, rank, size) for step in steps] for rank, steps in samples.items()}
     first, *others = seen.values()
@@ -51,7 +51,7 @@ def _relative(step: Step, rank: int, size: int) -> tuple[int, int, int, int, boo
 
 
 class _Link:
-    """What one host has sent: a queue and a token bucket."""
+    """The outgoing link of one host: a queue and a token bucket."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -60,7 +60,7 @@ class _Link:
         self._counted_at = 0.0
 
     def send(self, now: float, nbytes: int) -> float:
-        """When the last byte has left."""
+        """Returns the time at which the last byte has left."""
         network = self._network
         begin = max(now, self._free_at)
         if network.beta:

@@ -1,4 +1,4 @@
-"""What ``bench simulate`` is asked to do: a value, checked."""
+"""The validated options of ``bench simulate``."""
 
 from __future__ import annotations
 

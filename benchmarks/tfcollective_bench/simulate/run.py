@@ -108,7 +108,7 @@ def _measure(options: SimulateOptions, watch: Watch, say: Callable[[str], None])
 
 
 def _network(link: str, options: SimulateOptions, gamma: float, measured: Sequence[Measured]) -> Network:
-    """As measured where it was; what the options say comes first."""
+    """Returns the network's parameters: those of the options, else those measured."""
     network = network_of(link, _USUAL_ALPHA_S, gamma, _USUAL_COPY_S, shaped=bool(measured))
     if measured:
         network = calibrate(network, measured)

@@ -23,7 +23,7 @@ _ITEM = 4  # float32
 
 
 class StepKind(IntEnum):
-    """What a rank does (``tfc_step_kind``)."""
+    """The kind of a step (``tfc_step_kind``)."""
 
     SEND = 0
     RECEIVE = 1

@@ -1,4 +1,4 @@
-"""From samples to figures and tables: pure."""
+"""Turns samples into figures and tables: pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PS = "ps"
 
 @dataclass(frozen=True)
 class Scene:
-    """What figures are comparable in: one model, one number of processes, one link, one view."""
+    """The scope in which figures are comparable: one model, one number of processes, one link, one view."""
 
     model: str
     processes: int
@@ -55,7 +55,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Figure:
-    """What one runner does in a scene. Of a parameter server this is the best of its variants, named in `variant`."""
+    """The result of one runner in a scene. Of a parameter server: the best variant, named in `variant`."""
 
     runner: str
     variant: str
@@ -67,7 +67,7 @@ class Figure:
 
 
 def scenes(report: Report) -> list[Scene]:
-    """All that was measured, in the order of measuring; a view only if something differs in it."""
+    """Returns all scenes measured, in the order of measuring; a view only if something differs in it."""
     found = dict.fromkeys(
         Scene(str(s.row["model"]), int(s.row["ranks"]), str(s.row["link"]), str(s.row["view"])) for s in report.samples
     )
@@ -75,8 +75,8 @@ def scenes(report: Report) -> list[Scene]:
 
 
 def figures_of(report: Report, scene: Scene) -> list[Figure]:
-    """One for every runner that ran in the scene, in the order of their table. Runners without servers are the same in
-    every view."""
+    """Returns one figure for every runner that ran in the scene, in the order of their table. Runners without servers
+    are the same in every view."""
     result = []
     for runner in RUNNERS:
         view = scene.view if runner == _PS else "processes"

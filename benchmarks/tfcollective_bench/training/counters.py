@@ -1,4 +1,4 @@
-"""What a job costs beside time: bytes on the wire and CPU seconds, between marks."""
+"""Counts what a job costs besides time: bytes on the wire and CPU seconds, between marks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOPBACK = "lo"
 
 @dataclass(frozen=True)
 class Reading:
-    """What was used in all measured time together.
+    """The resources used in all measured time together.
 
     Attributes:
         sent_bytes: bytes that went over the wire, headers included, each counted once. On loopback those of the whole

@@ -1,4 +1,4 @@
-"""Which Python runs which runner: environments with TensorFlow for Keras 3, for Keras 2, and with Horovod."""
+"""Finds the Python that runs each runner: environments with TensorFlow for Keras 3, for Keras 2, and with Horovod."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Environment:
     packages: Mapping[str, str]
 
     def serves(self, label: str) -> bool:
-        """Whether it is what ``label`` (keras3, keras2, horovod) stands for."""
+        """True if the environment is of the kind ``label`` (keras3, keras2, horovod)."""
         version = self.packages.get("tensorflow") or self.packages.get("tensorflow-cpu")
         if version is None:
             return False
@@ -69,7 +69,7 @@ def find_environments(options: TrainingOptions) -> dict[str, Environment]:
 
 
 def missing(runner: Runner, found: Mapping[str, Environment]) -> str:
-    """How to get what the runner needs; empty if it is there."""
+    """Returns how to install what the runner needs; empty if nothing is missing."""
     environment = found.get(runner.environment)
     if environment is None:
         return _HINTS[runner.environment]

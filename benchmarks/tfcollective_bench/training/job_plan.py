@@ -1,4 +1,4 @@
-"""From a case (runner, model, link, ...) to the processes of its job: pure."""
+"""Plans the processes of the job of a case (runner, model, link, ...): pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a job runs.
+    """The place where a job runs.
 
     Attributes:
         hosts: the addresses of the hosts, one namespace each; empty: everything on loopback.
@@ -112,12 +112,12 @@ class JobPlan:
 
 
 def trace_path(site: Site) -> str:
-    """Where a job that records leaves its trace."""
+    """Returns the path to which a job that records writes its trace."""
     return f"{site.results}/timeline.trace"
 
 
 def ports_needed(case: Case) -> int:
-    """How many ports the site has to have."""
+    """Returns the number of ports that the site needs."""
     return {"mwms": case.size, "ps": case.size + case.servers + 1, "horovod": 1}.get(case.strategy, 0)
 
 
@@ -165,7 +165,7 @@ def _plan_alone(case: Case, site: Site) -> list[PlannedProcess]:
 
 
 def _plan_ours(case: Case, site: Site) -> list[PlannedProcess]:
-    """One command: our launcher starts the ranks."""
+    """Plans one command: our launcher starts the ranks."""
     module = ("-m", _WORKER, _task(case, site, case.strategy, None, case.cores))
     hosts = [f"{name}={address}" for name, address in zip(site.namespaces, site.hosts, strict=True)]
     launcher = ["tfcollective", "run", "-np", str(case.size), "--no-prefix"]

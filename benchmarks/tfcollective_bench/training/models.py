@@ -34,7 +34,7 @@ class Layer:
 
     @property
     def weights(self) -> int:
-        """How many numbers it learns, biases included."""
+        """The number of weights of the layer, biases included."""
         if self.kind == "dense":
             return (self.inputs + 1) * self.outputs
         if self.kind == "conv":
@@ -70,7 +70,7 @@ class ModelSpec:
 
     @property
     def weights(self) -> int:
-        """How many numbers the model learns."""
+        """The number of weights of the model."""
         return sum(layer.weights for layer in self.layers)
 
     @property

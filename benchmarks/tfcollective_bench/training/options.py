@@ -1,4 +1,4 @@
-"""What ``bench training`` is asked to do: a value, checked."""
+"""The validated options of ``bench training``."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TrainingOptions:
                 raise ConfigError(f"--{name.replace('_', '-')}: {python} does not exist")
 
     def steps_per_epoch(self, model: str) -> int:
-        """Of one process; at least 1."""
+        """The steps of one process per epoch; at least 1."""
         return max(1, (self.steps or MODELS[model].steps) // self.epochs)
 
 

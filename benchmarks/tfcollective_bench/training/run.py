@@ -158,8 +158,8 @@ def _rate(epoch: Sequence[Mapping[str, float]], *, together: bool) -> float:
 
 
 def _loss_samples(job: Job, trained: Sequence[float]) -> Iterator[float]:
-    """How many samples went into the model at the start and after each measured epoch, the dropped one included. A
-    process that is not connected trains on its own alone."""
+    """Yields how many samples went into the model at the start and after each measured epoch, the dropped one included.
+    A process that is not connected trains on its own alone."""
     share = job.case.size if job.case.strategy == "unconnected" else 1
     yield 0.0
     for epoch in range(len(trained)):

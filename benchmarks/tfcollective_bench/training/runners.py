@@ -1,4 +1,4 @@
-"""Who takes part, and the jobs of a run: pure."""
+"""The runners, and the jobs of a run: pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Runner:
 
     @property
     def alone(self) -> bool:
-        """Whether it is one process, however many the others are."""
+        """True if the runner is one process, however many the others are."""
         return self.strategy == "single"
 
 

@@ -19,7 +19,7 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class RankSteps:
-    """What one rank did in the window.
+    """The activity of one rank in the window.
 
     Attributes:
         rank: which.
@@ -81,7 +81,7 @@ def read_trace(document: Mapping[str, Any], steps: int = _STEPS) -> StepTimeline
 
 
 def _step_ends(events: Sequence[Mapping[str, Any]]) -> list[float]:
-    """When each step's last bucket had ended on all ranks, in microseconds of the trace."""
+    """Returns when each step's last bucket had ended on all ranks, in microseconds of the trace."""
     buckets = [(event, match) for event in events if event["cat"] != WAIT and (match := _BUCKET.match(event["name"]))]
     if not buckets:
         return []

@@ -1,4 +1,4 @@
-"""How processes train together: one small class a way, all with the same face. Runs in the training processes only.
+"""Ways of training together: one small class each, all with the same interface. Runs in the training processes only.
 
 Every library is imported when its strategy is chosen: the environments of the benchmark have one of them each.
 """
@@ -34,7 +34,7 @@ class Strategy:
         """Joins the other processes. Before TensorFlow has made any thread."""
 
     def scope(self) -> AbstractContextManager[Any]:
-        """Where model and optimizer are made."""
+        """Returns the context in which model and optimizer are created."""
         return contextlib.nullcontext()
 
     def optimizer(self, optimizer: Any) -> Any:
@@ -46,7 +46,7 @@ class Strategy:
         return []
 
     def dataset(self, make: Any) -> Any:
-        """What ``fit`` takes; ``make(rank)`` gives one process's dataset."""
+        """Returns the dataset for ``fit``; ``make(rank)`` gives one process's dataset."""
         return make(self.rank)
 
     def steps(self) -> int:
@@ -57,7 +57,7 @@ class Strategy:
         """Returns when all training processes have come here; raises TimeoutError when one does not come in time."""
 
     def versions(self) -> Mapping[str, str]:
-        """Of the libraries that this strategy adds."""
+        """Returns the versions of the libraries that this strategy adds."""
         return {}
 
 
@@ -92,7 +92,7 @@ class Ours(Strategy):
         return tfk.DistributedOptimizer(optimizer, compression=self.compression(tfk.Compression))
 
     def compression(self, known: Any) -> Any:
-        """How gradients travel."""
+        """Returns the compression of the gradients."""
         return known.none
 
     def callbacks(self) -> list[Any]:
@@ -118,7 +118,7 @@ class OursBfloat16(Ours):
     """tfcollective with half the bytes on the wire."""
 
     def compression(self, known: Any) -> Any:
-        """As bfloat16."""
+        """Returns the compression to bfloat16."""
         return known.bf16
 
 
@@ -162,7 +162,7 @@ class MultiWorkerMirrored(Strategy):
     """``tf.distribute.MultiWorkerMirroredStrategy`` with the ring over gRPC; Keras 2. Cluster from TF_CONFIG."""
 
     def start(self) -> None:
-        """Has to be the first thing that a program does with TensorFlow."""
+        """Starts the strategy. Must be the first thing that a program does with TensorFlow."""
         import tensorflow as tf
 
         options = tf.distribute.experimental.CommunicationOptions(

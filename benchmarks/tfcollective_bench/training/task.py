@@ -71,7 +71,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """What a training process measured.
+    """The measurements of a training process.
 
     Attributes:
         rank: its number.
@@ -91,7 +91,7 @@ class ProcessResult:
 
 
 def mark_line(name: str) -> str:
-    """What a process prints at the start (``begin``) and the end (``end``) of its measured time."""
+    """Returns the line that a process prints at the start (``begin``) and the end (``end``) of its measured time."""
     return f"{MARK}{name}"
 
 

@@ -1,1 +1,1 @@
-"""What the ranks run: one module a library, each with the same command line. Started by path or with ``-m``."""
+"""The programs of the ranks: one module per library, all with one command line. Started by path or with ``-m``."""
