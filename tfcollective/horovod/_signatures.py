@@ -42,7 +42,7 @@ def with_signature(
     known = {**own, **dict(zip(names.split(), leading, strict=False))}
     horovods = Signature([_parameter(name, known) for name in names.split()])
 
-    @functools.wraps(function)
+    @functools.wraps(like or function)
     def called(*args: Any, **kwargs: Any) -> Any:
         given = horovods.bind(*args, **kwargs).arguments
         first = [given.pop(name) for name in names.split()[: len(leading)] if name in given]
