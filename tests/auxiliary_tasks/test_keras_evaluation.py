@@ -59,7 +59,7 @@ def scalars(directory: Path) -> dict[tuple[str, int], float]:
 
 
 @pytest.mark.parametrize("kind", ["keras", "weights"])
-def test_an_incomplete_file_is_distinguished_from_one_that_cannot_be_used(tmp_path: Path, kind: str) -> None:
+def test_incomplete_and_unusable_files_are_told_apart(tmp_path: Path, kind: str) -> None:
     save(new_model(), tmp_path, kind, 1.0, 1)
     (path,) = tmp_path.iterdir()
     whole = path.read_bytes()

@@ -14,7 +14,7 @@ HOLDS = {"the jobs", "left behind", "weights"}  # whatever the load: speed and t
 
 
 @pytest.mark.parametrize("framework", ["numpy", pytest.param("tensorflow", marks=pytest.mark.tensorflow)])
-def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framework):
+def test_a_job_outlasts_faults_without_repeating_steps(tmp_path, framework):
     options = ["--minutes", "0.5", "--every", "4", "--calm", "2", "-np", "3", "--hang", f"{within(60):g}"]
     options += ["--references", "2", "--framework", framework, "--seed", "1", "--out", str(tmp_path)]
     done = subprocess.run(
@@ -32,7 +32,7 @@ def test_a_job_outlasts_some_faults_and_has_done_each_step_once(tmp_path, framew
 
 
 @pytest.mark.tensorflow
-def test_the_times_after_a_new_slot_and_a_kill_are_measured(tmp_path):
+def test_times_after_growth_and_kill_are_measured(tmp_path):
     options = [
         "--runners",
         "ours,restart,horovod",

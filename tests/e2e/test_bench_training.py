@@ -61,7 +61,7 @@ def test_wrong_usage(options):
 
 @needs_root
 @pytest.mark.long
-def test_hosts_are_nodes_of_their_own_and_leave_nothing(tmp_path):
+def test_hosts_send_over_links_and_leave_nothing(tmp_path):
     with the_testbed():
         done = run_bench("--runners", f"ours{KERAS}", "--steps", "4", "--link", "1gbit", "--json")
         assert testbed.current_state().empty

@@ -40,7 +40,7 @@ def test_tf_config_on_three_hosts_started_by_hand():
         assert f"{task} is rank {rank} of 3" in done.stdout
 
 
-def test_two_starts_by_hand_at_one_port_do_not_mix_their_ranks(tmp_path):
+def test_two_jobs_at_one_port_stay_apart(tmp_path):
     end = tmp_path / "end"
     program = f"import os, time, tfcollective as t; t.init()\nwhile not os.path.exists({str(end)!r}): time.sleep(0.1)"
     command = [sys.executable, "hosts.py", "--port", str(free_port()), "python", "-c", program]
@@ -53,7 +53,7 @@ def test_two_starts_by_hand_at_one_port_do_not_mix_their_ranks(tmp_path):
 
 
 @pytest.mark.tensorflow
-def test_digits_on_two_processes_end_above_95_percent_and_leave_one_model(tmp_path):
+def test_digits_reach_95_percent_and_one_model(tmp_path):
     done = run_job(EXAMPLES / "keras_digits.py", 2, "--model-dir", str(tmp_path / "models"), whole=True)
     assert accuracy_in(done.stdout) > 0.95
     (model,) = (tmp_path / "models").iterdir()
@@ -85,7 +85,7 @@ def test_the_example_of_two_faster_processes_learns():
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
+def test_a_custom_loop_learns_with_a_timeline(tmp_path):
     trace = tmp_path / "trace.json"
     done = run_job(EXAMPLES / "custom_loop.py", 2, whole=True, TFCOLLECTIVE_TIMELINE=str(trace))
     events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
@@ -98,7 +98,7 @@ def test_a_custom_loop_learns_and_shows_in_a_timeline(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.tensorflow
-def test_processes_with_uneven_data_train_to_the_end_of_the_longest():
+def test_uneven_data_train_to_the_longest_end():
     done = run_job(EXAMPLES / "uneven_data.py", 3)
     for rank in range(3):
         assert f"rank {rank} made {40 + 15 * rank} steps, rank 2 the most" in done.stdout

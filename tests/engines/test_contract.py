@@ -69,7 +69,7 @@ def test_numpy_arrays_under_mpirun_alone(tmp_path: Path) -> None:
         ("os._exit(3)", 3, "exited with code 3"),
     ],
 )
-def test_a_rank_of_mpi_that_fails_is_named_and_all_end(end: str, code: int, how: str, tmp_path: Path) -> None:
+def test_a_failing_mpi_rank_is_named(end: str, code: int, how: str, tmp_path: Path) -> None:
     program = (
         "import os, numpy as np, tfcollective as tfc\n"
         "tfc.init()\n"
@@ -131,7 +131,7 @@ def test_mpi_ranks_that_fail_end_the_others(tmp_path: Path) -> None:
     assert "ValueError: the disk is on fire" in done.stderr
 
 
-def test_mpi_does_not_write_to_what_was_freed_when_an_operation_is_left(tmp_path: Path) -> None:
+def test_mpi_writes_to_no_freed_memory(tmp_path: Path) -> None:
     """Rank 0 leaves an all-reduce that MPI still carries out, because rank 1 comes late; the result is whole there."""
     program = (
         "import time, numpy as np\n"

@@ -28,7 +28,7 @@ def test_an_unmodified_script_trains() -> None:
         ("os.kill(os.getpid(), 9)", 137, "was killed by SIGKILL"),
     ],
 )
-def test_a_rank_that_fails_ends_the_job_and_is_named(end: str, code: int, how: str) -> None:
+def test_a_failing_rank_ends_the_job(end: str, code: int, how: str) -> None:
     program = (
         "import os, horovod.tensorflow as hvd, tensorflow as tf\n"
         "hvd.init()\n"

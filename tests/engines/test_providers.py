@@ -33,7 +33,7 @@ class TestMpi(ProviderContract):
         return Mpi(tmp_path_factory.mktemp("mpi4py"))
 
 
-def test_all_ranks_are_started_again_and_each_has_a_gpu_and_a_log(tmp_path):
+def test_restarted_ranks_have_their_gpus_and_logs(tmp_path):
     """What docs/platforms.md says of them."""
     program = (
         f"{JOIN}\nc = join(); restarts = os.environ['TFCOLLECTIVE_RESTARTS']\n"

@@ -22,7 +22,7 @@ pytestmark = [
 JOB = Path(__file__).with_name("job_estimator.py")
 
 
-def test_two_ranks_train_as_one_process_would_and_end_together(tmp_path: Path) -> None:
+def test_two_ranks_train_like_one_process(tmp_path: Path) -> None:
     began = time.monotonic()
     done = run_job(JOB, 2, str(tmp_path / "model"), expect=1)
     assert done.stdout.count("ok ") == 2 * 6, done.stderr

@@ -44,7 +44,7 @@ def check(directory, lost):
     assert (sizes[0], sizes[-1]) == (3, 2)
 
 
-def test_a_host_that_is_cut_off_costs_its_ranks_alone(hosts, tmp_path):
+def test_a_host_cut_off_costs_its_ranks(hosts, tmp_path):
     with job(hosts, tmp_path, 2, 2) as one:
         until(in_training(tmp_path), 120)
         hosts.cut(3)
@@ -59,7 +59,7 @@ def test_a_host_that_is_cut_off_costs_its_ranks_alone(hosts, tmp_path):
             hosts.mend(3)
 
 
-def test_an_agent_that_is_killed_costs_its_ranks_alone(hosts, tmp_path):
+def test_a_killed_agent_costs_its_ranks_alone(hosts, tmp_path):
     with job(hosts, tmp_path, 2, 2) as one:
         until(in_training(tmp_path), 120)
         agent = ranks_of(one)["worker:1"].parent()
@@ -71,7 +71,7 @@ def test_an_agent_that_is_killed_costs_its_ranks_alone(hosts, tmp_path):
         one.wait_until_gone(10.0)
 
 
-def test_a_rank_that_is_killed_is_replaced_on_its_host(hosts, tmp_path):
+def test_a_killed_rank_returns_on_its_host(hosts, tmp_path):
     with job(hosts, tmp_path, 3, 3) as one:
         until(in_training(tmp_path), 120)
         ranks_of(one)["worker:2"].kill()

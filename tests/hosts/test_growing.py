@@ -29,7 +29,7 @@ def test_a_job_grows_and_shrinks_with_its_hosts(hosts, growing):
     assert "failed" not in err
 
 
-def test_what_a_lost_host_had_is_started_on_a_spare_one(hosts, growing):
+def test_a_lost_hosts_ranks_start_on_spares(hosts, growing):
     given = ("-H", hosts.listed(count=3), "--min-np", "1", "-np", "2")
     with growing.runs(*given):
         growing.comes_to(2)
@@ -39,7 +39,7 @@ def test_what_a_lost_host_had_is_started_on_a_spare_one(hosts, growing):
     assert f"worker:2 is started on {hosts.addresses[2]}, slot 0" in err
 
 
-def test_a_host_that_cannot_take_part_is_named_and_the_others_go_on(hosts, growing):
+def test_a_host_unable_to_join_is_named(hosts, growing):
     one, two, three, _ = hosts.addresses
     growing.has(f"{one}:1")
     hosts.stop_sshd(2)

@@ -30,7 +30,7 @@ def ranks_seen(out):
     return sorted(int(found) for found in re.findall(r"^\[(\d+)\]<stdout>: ready", out, re.M))
 
 
-def test_every_host_gets_its_ranks_in_the_order_of_the_list(hosts):
+def test_hosts_get_ranks_in_the_lists_order(hosts):
     program = """
 import os, socket, subprocess
 links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True).stdout
@@ -141,7 +141,7 @@ print({PLACES}, total[0])
     assert seen_from(out) == EXPECTED, (out, err)
 
 
-def test_a_rank_of_mpi_that_fails_is_named_with_its_host(hosts, tmp_path):
+def test_a_failing_mpi_rank_names_its_host(hosts, tmp_path):
     program = """
 import os, numpy, tfcollective as tfc
 tfc.init()
@@ -338,7 +338,7 @@ def test_a_host_without_the_directory(hosts):
     assert "the working directory is not there" in err
 
 
-def test_bad_hosts_are_all_named_and_good_ones_are_left_alone(hosts):
+def test_all_bad_hosts_are_named(hosts):
     hosts.stop_sshd(2)
     hosts.stop_sshd(4)
     try:
@@ -352,7 +352,7 @@ def test_bad_hosts_are_all_named_and_good_ones_are_left_alone(hosts):
 # ---- cut in training ------------------------------------------------------------------------------------------------
 
 
-def test_a_link_that_is_cut_ends_all_ranks_and_is_named(hosts):
+def test_a_cut_link_ends_all_ranks(hosts):
     with hosts.run("-H", hosts.listed(), *python(WAIT)) as one:
         for _ in range(4):
             one.wait_for_line("ready")
@@ -372,7 +372,7 @@ def test_a_link_that_is_cut_ends_all_ranks_and_is_named(hosts):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_an_agent_that_is_killed_or_stopped_ends_all_ranks_and_its_host_is_named(hosts, number):
+def test_a_killed_or_stopped_agent_is_named(hosts, number):
     with hosts.run("-H", hosts.listed(), *python(WAIT)) as one:
         for _ in range(4):
             one.wait_for_line("ready")

@@ -18,7 +18,7 @@ JOB = Path(__file__).with_name("job_backup.py")
 @pytest.mark.long
 @pytest.mark.kill
 @pytest.mark.parametrize("passes", [1, 5])  # with 5, backups fall between updates
-def test_a_job_that_was_killed_ends_as_one_that_was_not(tmp_path: Path, passes: int) -> None:
+def test_a_killed_job_resumes_to_equal_results(tmp_path: Path, passes: int) -> None:
     run_job(JOB, 2, str(tmp_path), str(passes), "1", expect=137)
     assert [path.name for path in (tmp_path / "backup").iterdir()] == ["backup.npz"]
     done = run_job(JOB, 2, str(tmp_path), str(passes))

@@ -58,7 +58,7 @@ def run_on(ranks: int, directory: Path, kind: str, epochs: int, *faults: str, **
     return Done(directory, done.stderr)
 
 
-def test_the_others_go_on_in_the_batch_in_which_a_rank_is_killed(tmp_path: Path) -> None:
+def test_others_continue_in_the_killed_ranks_batch(tmp_path: Path) -> None:
     done = run(tmp_path, "arrays", 3, "begin:1:1:3")
     done.check(3)
     assert {0, 2} <= set(done.ends)
@@ -86,7 +86,7 @@ def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
 
 @every_fault
 @pytest.mark.parametrize("phase", ["validation", "epoch"])
-def test_a_rank_that_is_lost_at_the_end_of_an_epoch_costs_its_last_step(tmp_path: Path, phase: str) -> None:
+def test_an_epochs_last_step_may_be_lost(tmp_path: Path, phase: str) -> None:
     done = run(tmp_path, "function", 3, f"{phase}:2:1:0")
     done.check(3)
     calls = [call[:3] for call in done.ends[0]["calls"]]
@@ -99,7 +99,7 @@ def test_a_rank_that_is_lost_at_the_end_of_an_epoch_costs_its_last_step(tmp_path
 
 
 @every_fault
-def test_a_rank_that_is_killed_after_its_step_takes_nothing_back(tmp_path: Path) -> None:
+def test_a_kill_after_a_step_repeats_nothing(tmp_path: Path) -> None:
     done = run(tmp_path, "arrays", 2, "end:2:0:4")
     done.check(2)
     calls = [call[:3] for call in done.ends[0]["calls"]]
@@ -116,7 +116,7 @@ def weights_of(done: Done) -> list[np.ndarray]:
 
 @every_fault
 @pytest.mark.parametrize("kind", ["arrays", "dataset"])
-def test_a_global_batch_stays_when_a_rank_is_lost(tmp_path: Path, kind: str) -> None:
+def test_a_global_batch_survives_a_lost_rank(tmp_path: Path, kind: str) -> None:
     """20 rows a step are 7, 7 and 6, then 10 and 10; the last step of an epoch has 10. No shape is traced anew."""
     done = run(tmp_path / "lost", kind, 2, "begin:1:0:4", GLOBAL_BATCH="20")
     done.check(2)

@@ -16,7 +16,7 @@ def of_ranks(cluster):
     return cluster.merged_log("train-agents")
 
 
-def test_a_launcher_and_its_agents_share_a_key_of_a_secret(cluster):
+def test_launcher_and_agents_share_a_secrets_key(cluster):
     cluster.apply(secret(), service(), launcher("-np", "4", "--wait-for-agents", "2", "python", "ranks.py"))
     cluster.apply(agents(2, "--slots", "2"))
     assert cluster.wait_for_job("train-launcher") == "Complete"
@@ -24,7 +24,7 @@ def test_a_launcher_and_its_agents_share_a_key_of_a_secret(cluster):
     assert of_ranks(cluster).count("of 4 sum 10.0 local size 2") == 4
 
 
-def test_an_agent_that_waits_for_its_launcher_ends_on_sigterm(cluster):
+def test_a_waiting_agent_ends_on_sigterm(cluster):
     cluster.apply(secret(), service(), agents(1))
     pod = cluster.wait_until(lambda: cluster.pods("train-agents"))[0]["metadata"]["name"]
     cluster.wait_until(lambda: cluster.process_handles_sigterm(pod))
@@ -33,7 +33,7 @@ def test_an_agent_that_waits_for_its_launcher_ends_on_sigterm(cluster):
     assert cluster.container_ends() == {"train-agents-0": [143]}
 
 
-def test_a_launcher_that_waits_for_agents_ends_on_sigterm(cluster):
+def test_a_waiting_launcher_ends_on_sigterm(cluster):
     cluster.apply(secret(), service(), launcher("-np", "1", "--wait-for-agents", "1", "python", "ranks.py"))
     cluster.wait_until(lambda: "run this on one host" in of_launcher(cluster))
     cluster.delete("Job", "train-launcher", propagation="Foreground")
@@ -41,7 +41,7 @@ def test_a_launcher_that_waits_for_agents_ends_on_sigterm(cluster):
     assert cluster.container_ends() == {"launcher": [143]}
 
 
-def test_agents_join_again_when_the_job_is_started_again(cluster):
+def test_agents_rejoin_a_restarted_job(cluster):
     run = ("-np", "2", "--wait-for-agents", "2", "--max-restarts", "1", "python", "ranks.py")
     cluster.apply(secret(), service(), launcher(*run), agents(2, env=[("CRASH_ONCE", "/shared"), ("STEPS", "20")]))
     assert cluster.wait_for_job("train-launcher") == "Complete"
@@ -50,7 +50,7 @@ def test_agents_join_again_when_the_job_is_started_again(cluster):
     assert of_ranks(cluster).count("of 2 sum 3.0") == 4
 
 
-def test_a_pod_in_place_of_an_evicted_one_joins_the_next_start(cluster):
+def test_an_evicted_pods_successor_joins_the_restart(cluster):
     run = ("-np", "2", "--wait-for-agents", "2", "--max-restarts", "2", "python", "ranks.py")
     cluster.apply(secret(), service(), launcher(*run), agents(2, env=[("STEPS", "100")]))
     cluster.wait_until(lambda: of_ranks(cluster).count("of 2 sum 3.0") == 2)
@@ -60,7 +60,7 @@ def test_a_pod_in_place_of_an_evicted_one_joins_the_next_start(cluster):
     assert len(cluster.container_ends("train-agents")["train-agents-0"]) == 2
 
 
-def test_the_launcher_of_a_network_without_a_way_out_says_where_it_is(make_cluster):
+def test_a_launcher_without_a_route_is_found(make_cluster):
     cluster = make_cluster(default_route=False)
     cluster.apply(secret(), service(), launcher("-np", "1", "--wait-for-agents", "1", "python", "ranks.py"), agents(1))
     assert cluster.wait_for_job("train-launcher") == "Complete"
@@ -98,7 +98,7 @@ def wait_for_sizes(cluster, *wanted):
     cluster.wait_until(seen, 180)
 
 
-def test_an_evicted_pod_leaves_in_order_and_another_one_joins(cluster):
+def test_an_evicted_pod_leaves_and_is_replaced(cluster):
     start_elastic(cluster)
     victim = cluster.pods("train-agents")[1]["metadata"]["name"]
     cluster.evict(victim)

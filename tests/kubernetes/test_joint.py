@@ -32,14 +32,14 @@ def test_ranks_meet_with_a_key_by_environment(cluster):
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o600])
-def test_ranks_meet_with_a_key_file_of_fsgroup_as_a_user(cluster, mode):
+def test_ranks_meet_with_an_fsgroup_key_file(cluster, mode):
     manifest = with_key_file(joint(key=[("TFCOLLECTIVE_KEY_FILE", "/mnt/key/key")]), mode)
     cluster.apply(secret(), service(), manifest)
     assert cluster.wait_for_job("train") == "Complete"
     assert said(cluster, "of 2 sum 3.0 local size 1 uid 1000") == 2
 
 
-def test_a_rank_that_fails_takes_the_others_along_and_all_come_again(cluster):
+def test_a_failing_rank_restarts_all_ranks(cluster):
     rules = [
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [64, 70]}},
         {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [75]}},
@@ -70,7 +70,7 @@ def test_sigterm_ends_process_1_in_order(cluster, handler, code):
     assert codes["train-1"][0] in (75, code)  # the Job may have ended it before it saw that rank 0 was gone
 
 
-def test_a_rank_that_waits_in_a_collective_ends_on_sigterm(cluster):
+def test_sigterm_ends_a_rank_in_a_collective(cluster):
     cluster.apply(secret(), service(), joint(env=[("STEPS", "100000")], backoffLimit=0))
     cluster.wait_until(lambda: said(cluster, "of 2 sum") == 2)
     waits, stopped = (pod["metadata"]["name"] for pod in cluster.pods("train"))
@@ -83,7 +83,7 @@ def test_a_rank_that_waits_in_a_collective_ends_on_sigterm(cluster):
     assert cluster.wait_for_job("train") == "BackoffLimitExceeded"
 
 
-def test_a_job_that_is_deleted_ends_long_before_its_grace(cluster):
+def test_a_deleted_job_ends_before_its_grace(cluster):
     cluster.apply(secret(), service(), joint(env=[("STEPS", "100000")]))
     cluster.wait_until(lambda: said(cluster, "of 2 sum") == 2)
     cluster.delete("Job", "train", propagation="Foreground")
@@ -91,7 +91,7 @@ def test_a_job_that_is_deleted_ends_long_before_its_grace(cluster):
     assert {code for codes in cluster.container_ends("train-").values() for code in codes} <= {143, 75}  # none 137
 
 
-def test_a_rank_that_waits_for_others_ends_on_sigterm_too(cluster):
+def test_sigterm_ends_a_rank_awaiting_others(cluster):
     cluster.apply(secret(), service(), joint(2, parallelism=1))  # rank 1 is never there
     cluster.wait_until(lambda: cluster.pods("train"))
     name = cluster.pods("train")[0]["metadata"]["name"]

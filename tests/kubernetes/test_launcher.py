@@ -77,7 +77,7 @@ def test_a_job_runs_and_leaves_nothing(cluster):
     leaves_nothing(cluster)
 
 
-def test_two_ranks_in_a_pod_are_on_one_node(cluster):
+def test_ranks_in_a_pod_share_one_node(cluster):
     program = f"{JOIN}\nc = join(); import socket; print(socket.gethostname(), flush=True); c.call(Leave(me.task))"
     with Run((*options_of(cluster), "-np", "3", "--procs-per-pod", "2", "python", "-c", program)) as job:
         code, out, err = job.finish(120.0)
@@ -104,7 +104,7 @@ def test_a_function_returns_its_results(cluster):
     leaves_nothing(cluster)
 
 
-def test_an_image_that_cannot_be_pulled_is_named_and_so_is_what_is_missing(make_cluster):
+def test_an_image_that_cannot_be_pulled_fails(make_cluster):
     cluster = make_cluster(image=replace(this_python(), missing={"example"}))
     with Run((*options_of(cluster), "-np", "2", "--allocation-timeout", "8", "python", "-c", HELLO)) as job:
         code, _, err = job.finish(120.0)
@@ -134,7 +134,7 @@ def test_what_the_user_may_not_do_is_named(cluster):
     leaves_nothing(cluster)
 
 
-def test_an_api_server_that_goes_and_comes_does_not_disturb_a_job(cluster, tmp_path):
+def test_an_api_servers_outage_disturbs_no_job(cluster, tmp_path):
     here = str(tmp_path)
     program = (
         f"{JOIN}\nc = join(); open({here!r} + f'/here-{{rank}}', 'w').close()\n"
@@ -153,7 +153,7 @@ def test_an_api_server_that_goes_and_comes_does_not_disturb_a_job(cluster, tmp_p
     leaves_nothing(cluster)
 
 
-def test_a_job_that_is_left_alone_can_be_asked_for_and_killed(cluster, monkeypatch, capfd):
+def test_a_detached_job_is_found_and_killed(cluster, monkeypatch, capfd):
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     program = f"{JOIN}\njoin(); print('here', flush=True); time.sleep(600)"
     with Run((*options_of(cluster), "-np", "2", "--detach", "python", "-c", program)) as job:
@@ -218,7 +218,7 @@ def growing(make_cluster, tmp_path):
 
 
 @pytest.mark.kill
-def test_a_pod_that_is_killed_comes_again_and_joins(growing):
+def test_a_killed_pod_returns_and_joins(growing):
     with growing.runs_with("-np", "2", "--min-np", "1"):
         growing.comes_to(2)
         growing.cluster.signal(growing.pod_of(1))
@@ -228,7 +228,7 @@ def test_a_pod_that_is_killed_comes_again_and_joins(growing):
     assert "exit code 137" in err
 
 
-def test_pods_of_a_node_that_is_drained_leave_in_order_and_others_take_their_place(growing):
+def test_drained_pods_leave_and_are_replaced(growing):
     with growing.runs_with("-np", "2", "--min-np", "1"):
         growing.comes_to(2)
         node = growing.node_of_agents()
@@ -266,7 +266,7 @@ def test_a_node_that_is_lost_is_outlasted(growing, then):
         growing.ends()
 
 
-def test_connections_lead_through_the_api_server_where_pods_cannot_be_reached(cluster):
+def test_connections_may_lead_through_the_api_server(cluster):
     options = [one for one in options_of(cluster) if one != "--direct"]
     with Run((*options, "-np", "2", "python", "-c", HELLO)) as job:
         code, out, err = job.finish(120.0)

@@ -31,7 +31,7 @@ def manifest(capfd):
     return made
 
 
-def test_a_job_of_fixed_size_trains_as_user_1000(cluster, manifest):
+def test_a_fixed_job_trains_as_user_1000(cluster, manifest):
     cluster.apply(manifest("-np", "2", "--", "python", "/app/ranks.py"), KEY)
     assert cluster.wait_for_job("train", 120) == "Complete"
     said = "".join(cluster.logs("train").values())
@@ -39,7 +39,7 @@ def test_a_job_of_fixed_size_trains_as_user_1000(cluster, manifest):
     assert said.count("done") == 2
 
 
-def test_ranks_of_a_job_of_fixed_size_meet_again_after_a_crash(cluster, manifest, tmp_path):
+def test_fixed_ranks_meet_again_after_a_crash(cluster, manifest, tmp_path):
     (tmp_path / "claim-shared").symlink_to(tmp_path)
     crash = (
         "--env",
@@ -57,7 +57,7 @@ def test_ranks_of_a_job_of_fixed_size_meet_again_after_a_crash(cluster, manifest
     assert [codes for codes in cluster.exit_codes("train").values() if 3 in codes]
 
 
-def test_a_launcher_and_its_agents_run_several_ranks_in_each_pod(cluster, manifest):
+def test_agents_run_several_ranks_in_each_pod(cluster, manifest):
     program = f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size, flush=True); c.call(Leave(me.task))"
     cluster.apply(manifest("-np", "4", "--procs-per-pod", "2", "--", "python", "-c", program), KEY)
     assert cluster.wait_for_job("train-launcher", 120) == "Complete"
@@ -70,7 +70,7 @@ def said(cluster, text):
     return sum(log.count(text) for log in cluster.logs("train").values())
 
 
-def test_a_job_in_a_queue_runs_while_it_is_let_and_no_rank_fails_when_it_has_to_wait(cluster, manifest):
+def test_a_queued_job_is_suspended_without_failures(cluster, manifest):
     """What Kueue does is to change the field ``suspend``."""
     api = client.BatchV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
 
@@ -91,7 +91,7 @@ def test_a_job_in_a_queue_runs_while_it_is_let_and_no_rank_fails_when_it_has_to_
     assert {code for codes in cluster.container_ends("train").values() for code in codes} <= {0, 75, 143}
 
 
-def test_a_job_that_takes_too_long_ends_in_order_and_is_kept_for_a_while(cluster, manifest):
+def test_an_overlong_job_ends_and_stays_briefly(cluster, manifest):
     limits = ("--active-deadline", f"{within(15):.0f}", "--ttl", f"{within(5):.0f}")
     cluster.apply(manifest("-np", "2", *limits, "--env", "STEPS=100000", "--", "python", "/app/ranks.py"), KEY)
     assert cluster.wait_for_job("train", 120) == "DeadlineExceeded"
@@ -100,7 +100,7 @@ def test_a_job_that_takes_too_long_ends_in_order_and_is_kept_for_a_while(cluster
     cluster.wait_until(lambda: cluster.get("Job", "train") is None)
 
 
-def test_a_wrong_key_ends_launcher_and_agents_at_once(cluster, manifest):
+def test_a_wrong_key_ends_launcher_and_agents(cluster, manifest):
     wrong = {**KEY, "stringData": {"key": "none"}}
     cluster.apply(manifest("-np", "4", "--procs-per-pod", "2", "--", "python", "/app/ranks.py"), wrong)
     assert cluster.wait_for_job("train-launcher") == "PodFailurePolicy"
@@ -111,7 +111,7 @@ def test_a_wrong_key_ends_launcher_and_agents_at_once(cluster, manifest):
 
 
 @pytest.mark.kill
-def test_an_elastic_job_gets_pods_that_are_lost_again(make_cluster, manifest, tmp_path):
+def test_an_elastic_job_replaces_lost_pods(make_cluster, manifest, tmp_path):
     folder = WORKER.parent
     image = this_python()
     image.folders[str(folder)] = folder

@@ -27,7 +27,7 @@ def api(cluster):
     return config.new_client_from_config(str(cluster.kubeconfig))
 
 
-def test_an_indexed_job_runs_and_its_logs_can_be_read(cluster, api):
+def test_an_indexed_job_runs_with_readable_logs(cluster, api):
     batch, core = client.BatchV1Api(api), client.CoreV1Api(api)
     batch.create_namespaced_job("default", job())
     assert cluster.wait_for_job("train") == "Complete"
@@ -38,7 +38,7 @@ def test_an_indexed_job_runs_and_its_logs_can_be_read(cluster, api):
     assert {pod.status.phase for pod in pods} == {"Succeeded"}
 
 
-def test_a_pod_sees_the_names_of_the_others_and_nothing_of_the_caller(cluster, monkeypatch):
+def test_a_pod_sees_only_other_pods_names(cluster, monkeypatch):
     monkeypatch.setenv("OF_THE_CALLER", "1")
     wait = "until getent hosts train-1.train.default.svc.cluster.local; do sleep 0.1; done"
     # A pod that has ended has no name: each stays, so that the other finds it, however late it begins.
@@ -51,7 +51,7 @@ def test_a_pod_sees_the_names_of_the_others_and_nothing_of_the_caller(cluster, m
     assert lines[3:] == ["0", "1", "all"]
 
 
-def test_a_watch_tells_of_pods_and_survives_410_gone(cluster, api):
+def test_a_watch_survives_410_gone(cluster, api):
     core = client.CoreV1Api(api)
     version = core.list_namespaced_pod("default").metadata.resource_version
     cluster.apply(job(count=1))
@@ -89,7 +89,7 @@ def test_the_failure_policy_sees_exit_codes(cluster):
     assert cluster.wait_for_job("train") == "PodFailurePolicy"
 
 
-def test_a_job_that_is_deleted_takes_its_pods_along_within_their_grace(cluster, api):
+def test_a_deleted_job_takes_its_pods_along(cluster, api):
     cluster.apply(job(count=2, command="trap 'echo asked; exit 0' TERM; echo there; while true; do sleep 0.1; done"))
     cluster.wait_until(lambda: list(cluster.logs().values()) == ["there\n", "there\n"])
     client.BatchV1Api(api).delete_namespaced_job("train", "default", propagation_policy="Foreground")
@@ -98,14 +98,14 @@ def test_a_job_that_is_deleted_takes_its_pods_along_within_their_grace(cluster, 
     assert list(cluster.logs().values()) == ["there\nasked\n", "there\nasked\n"]
 
 
-def test_process_1_without_a_handler_gets_sigkill_after_its_grace(cluster):
+def test_process_1_without_handler_gets_sigkill(cluster):
     cluster.apply(job(count=1, command="exec sleep 600", podReplacementPolicy="Failed", backoffLimit=0))
     pod = cluster.wait_until(lambda: cluster.pods("train"))[0]["metadata"]["name"]
     cluster.delete("Pod", pod, grace_s=1)
     assert cluster.wait_for_job("train") == "BackoffLimitExceeded"
 
 
-def test_an_eviction_does_not_count_where_the_policy_says_so(cluster):
+def test_a_policy_may_ignore_evictions(cluster):
     rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     command = "trap 'exit 1' TERM; until [ -e /again/now ]; do sleep 0.1; done"
     again = cluster.folder / "claim-again"
@@ -138,7 +138,7 @@ def test_a_job_grows_and_shrinks(cluster, api):
     assert cluster.get("Job", "train")["status"].get("failed", 0) == 0
 
 
-def test_pods_of_a_lost_node_come_again_elsewhere_once_it_is_forgotten(cluster):
+def test_a_lost_nodes_pods_return_elsewhere(cluster):
     cluster.apply(job(count=2, command="trap 'exit 1' TERM; while true; do sleep 0.1; done"))
     pods = cluster.wait_until(lambda: len(cluster.pods("train")) == 2 and cluster.pods("train"))
     node = pods[0]["spec"]["nodeName"]
@@ -148,7 +148,7 @@ def test_pods_of_a_lost_node_come_again_elsewhere_once_it_is_forgotten(cluster):
     assert node not in {pod["spec"]["nodeName"] for pod in moved}
 
 
-def test_a_signal_of_the_kernel_shows_in_the_exit_code(cluster):
+def test_exit_codes_show_a_kernels_signal(cluster):
     cluster.apply(job(count=1, command="exec sleep 600", backoffLimit=0))
     pod = cluster.wait_until(lambda: cluster.pods("train"))[0]["metadata"]["name"]
     cluster.signal(pod, signal.SIGKILL)

@@ -53,7 +53,7 @@ class Watched(Trainable):
         runtime.publish({"saw": ended})
 
 
-def test_the_death_of_an_evaluator_does_not_stop_training(tmp_path):
+def test_an_evaluators_death_does_not_stop_training(tmp_path):
     text = """
 if role == "evaluator":
     sys.stderr.write("no data\\n")
@@ -80,7 +80,7 @@ if role == "chief":
     assert (tmp_path / "logs" / "evaluator" / "stderr").read_text() == "no data\n"
 
 
-def test_an_evaluator_sees_the_end_of_training_and_its_figures_come_back(tmp_path, capfd):
+def test_an_evaluator_sees_the_end_and_reports(tmp_path, capfd):
     spec = TaskSpec(512, 1)
     results = tfcollective.run(
         Watched, (tmp_path,), task_specs={"chief": spec, "worker": spec, "evaluator": spec}, log_level="error"

@@ -53,7 +53,7 @@ def leave_on_one():
 SPECS = {"chief": TaskSpec("1 GiB", 1), "worker": TaskSpec("1 GiB", 1)}
 
 
-def test_the_same_processes_make_one_call_after_the_other():
+def test_the_same_processes_make_every_call():
     with cluster(SPECS) as kept:
         first = kept.run(pid_and_count)
         assert kept.run(total, 2) == [6.0, 6.0]
@@ -77,7 +77,7 @@ def test_nothing_of_a_call_stays_in_the_store():
             assert {key for key in keys if processes._client.get(key) is not None} == set()
 
 
-def test_several_threads_get_the_results_of_their_own_calls():
+def test_threads_get_their_own_calls_results():
     with cluster(np=1) as kept:
         found = {}
         threads = [
@@ -98,7 +98,7 @@ def test_a_process_that_dies_ends_the_cluster():
             kept.run(total, 1)
 
 
-def test_a_process_that_leaves_in_silence_ends_the_cluster():
+def test_a_silent_exit_ends_the_cluster():
     with cluster(SPECS) as kept, pytest.raises(WorkerFailedError, match="exited with code 0 before its function"):
         kept.run(leave_on_one)
 
@@ -154,7 +154,7 @@ def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
     assert not kept._job.is_alive()
 
 
-def test_a_timeout_that_is_none_is_refused_by_the_job():
+def test_an_invalid_timeout_is_refused():
     kept = cluster(np=1, launcher="yarn", platform={"allocation_timeout": "soon"})
     with pytest.raises(ConfigError, match="allocation_timeout: expected a number of seconds"), kept:
         pass

@@ -109,7 +109,7 @@ def test_processes_find_their_place_at_their_start(tmp_path):
 
 
 @every_fault
-def test_a_rank_that_comes_too_late_to_the_first_world_joins_a_later_one(tmp_path):
+def test_a_rank_too_late_joins_another_world(tmp_path):
     options = ("--min-np", "1", "--start-timeout", "2")
     code, _, err, ends = run(tmp_path, "init:1:0:late", options=options, SIZE="3")
     assert code == 0, err
@@ -121,7 +121,7 @@ def test_a_rank_that_comes_too_late_to_the_first_world_joins_a_later_one(tmp_pat
 
 
 @every_fault
-def test_a_job_that_all_ranks_leave_has_not_ended_well(tmp_path):
+def test_a_job_everyone_leaves_has_not_succeeded(tmp_path):
     code, _, err, ends = run(tmp_path, *(f"forward:{task}:20:leave" for task in range(3)))
     assert code == 75, err
     assert not ends
@@ -137,7 +137,7 @@ def test_two_lost_ranks_leave_one(tmp_path, faults):
 
 
 @every_fault
-def test_a_rank_that_is_lost_while_the_new_world_connects_costs_one_more_world(tmp_path):
+def test_a_loss_during_connection_costs_another_world(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:0:20", "connect:1:2")
     assert code == 0, err
     assert check(ends)[20] < 3
@@ -145,7 +145,7 @@ def test_a_rank_that_is_lost_while_the_new_world_connects_costs_one_more_world(t
 
 
 @every_fault
-def test_a_newcomer_that_is_lost_is_replaced_in_its_turn(tmp_path):
+def test_a_lost_newcomer_is_replaced_too(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:2:20", "sync:3:0", GENERATION="4")
     assert code == 0, err
     assert check(ends)[-1] in (2, 3)
@@ -160,7 +160,7 @@ def test_an_error_of_the_program_ends_the_job(tmp_path):
     assert "ValueError: the data is rotten" in err
 
 
-def test_an_error_of_the_program_costs_its_rank_alone_where_that_is_wanted(tmp_path):
+def test_a_program_error_may_cost_one_rank(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:1:20:raise", options=("--min-np", "1", "--on-error", "replace"))
     assert code == 0, err
     assert 2 in check(ends)
@@ -175,7 +175,7 @@ def test_an_exit_code_alone_is_a_loss(tmp_path):
 
 
 @every_fault
-def test_too_few_ranks_wait_and_then_end_with_the_first_cause(tmp_path):
+def test_too_few_ranks_end_with_the_cause(tmp_path):
     options = ("--min-np", "3", "--elastic-timeout", "0.05")
     code, _, err, ends = run(tmp_path, "forward:1:20", options=options)
     assert code != 0
@@ -202,7 +202,7 @@ def test_when_all_ranks_are_lost_the_job_fails(tmp_path):
 
 
 @every_fault
-def test_without_min_np_a_lost_rank_ends_the_job_as_ever(tmp_path):
+def test_without_min_np_a_loss_is_final(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:1:20", options=())
     assert code == 137
     assert not ends
@@ -226,7 +226,7 @@ def train_until_whole():
     return str(tfcollective.task()), tfcollective.rank()
 
 
-def test_a_function_gives_the_results_of_the_ranks_at_the_end():
+def test_a_function_returns_results_of_final_ranks():
     results = tfcollective.run(train_until_whole, num_proc=3, min_num_proc=1, hosts="localhost:2,127.0.0.1:1")
     assert results == [("worker:0", 0), ("worker:2", 1), ("worker:3", 2)]
 
@@ -263,7 +263,7 @@ def test_sigterm_to_the_launcher_ends_all_ranks(tmp_path):
 
 
 @every_fault
-def test_a_stopped_rank_is_given_up_before_the_others_fail(tmp_path):
+def test_a_stopped_rank_is_given_up_early(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:1:20:stop", options=("--min-np", "1", "--op-timeout", "20"))
     assert code == 0, err
     assert check(ends)[20] < 3
@@ -272,7 +272,7 @@ def test_a_stopped_rank_is_given_up_before_the_others_fail(tmp_path):
 
 
 @every_fault
-def test_a_launcher_that_was_stopped_gives_up_only_the_rank_that_was_lost(tmp_path):
+def test_a_stopped_launcher_drops_only_lost_ranks(tmp_path):
     command = (sys.executable, str(WORKER), str(tmp_path), "60")
     with Run(("-np", "3", "--min-np", "1", "--", *command), env={"SIZE": "3", "GENERATION": "3"}) as job:
         until(lambda: (tmp_path / "began").exists(), 60)
@@ -300,7 +300,7 @@ def test_when_the_launcher_is_killed_all_ranks_end(tmp_path):
 
 
 @every_fault
-def test_a_killed_agent_ends_the_job_whose_ranks_are_all_its(tmp_path):
+def test_a_killed_sole_agent_ends_the_job(tmp_path):
     command = [sys.executable, str(WORKER), str(tmp_path), "100000"]
     with Run(("-np", "3", "--min-np", "1", "--", *command)) as job:
         until(lambda: (tmp_path / "began").exists(), 30)
@@ -345,7 +345,7 @@ train(elastic.ObjectState(step=0))
         pytest.param(WITHOUT_KEY, "ConfigError: .*cannot read the job key", 1, id="key"),
     ],
 )
-def test_an_error_of_configuration_in_init_ends_the_job_at_once(program, cause, replaced):
+def test_a_configuration_error_in_init_is_final(program, cause, replaced):
     with Run(("-np", "2", "--min-np", "1", "--", sys.executable, "-c", program)) as job:
         code, _, err = job.finish(60)  # it would be started again and again
     assert code == 1, err

@@ -22,7 +22,7 @@ def run(directory, story):
     return code, err
 
 
-def test_a_rank_that_misses_the_last_step_ends_at_once_when_rank_0_has_done_it(tmp_path):
+def test_a_rank_missing_the_last_step_ends(tmp_path):
     code, err = run(tmp_path, "miss")  # rank 0 waits for its end
     assert code == 0, err
     assert "worker:2 ends without its last step, which rank 0 has done" in err
@@ -32,14 +32,14 @@ def test_a_rank_that_misses_the_last_step_ends_at_once_when_rank_0_has_done_it(t
 
 
 @every_fault
-def test_what_rank_0_fails_in_after_training_fails_the_job(tmp_path):
+def test_rank_0_failing_after_training_is_fatal(tmp_path):
     code, err = run(tmp_path, "crash")
     assert code != 0, err
     assert re.search(r"rank 0 \(worker:0, pid \d+\) exited with code 5", err), err
 
 
 @every_fault
-def test_an_error_of_the_program_ends_the_job_though_its_process_hangs_on_its_way_out(tmp_path):
+def test_a_hanging_exit_delays_no_program_error(tmp_path):
     code, err = run(tmp_path, "hang")  # the others would wait for as long as an operation may take
     assert code == 1, err
     assert "the job failed: rank 1 (worker:1" in err
@@ -47,7 +47,7 @@ def test_an_error_of_the_program_ends_the_job_though_its_process_hangs_on_its_wa
 
 
 @every_fault
-def test_a_replacement_that_is_stopped_when_it_is_taken_in_is_given_up_soon(tmp_path):
+def test_a_replacement_stopped_while_joining_is_dropped(tmp_path):
     code, err = run(tmp_path, "stopped")  # the others would wait for as long as a start and an operation may take
     assert code == 0, err
     gone = r"rank \d \(worker:3, pid \d+\) gave no sign of life for \d+ s, and the others waited for it to connect"
@@ -55,7 +55,7 @@ def test_a_replacement_that_is_stopped_when_it_is_taken_in_is_given_up_soon(tmp_
 
 
 @every_fault
-def test_others_go_on_without_a_rank_that_has_completed_the_training_and_lives(tmp_path):
+def test_others_continue_without_a_completed_rank(tmp_path):
     code, err = run(tmp_path, "lives")  # it waits for their end
     assert code == 0, err
     assert (tmp_path / "done-0").exists()
@@ -69,7 +69,7 @@ def test_a_second_training_outlasts_lost_ranks_too(tmp_path):
         assert json.loads((tmp_path / f"second-{task}").read_text())["sizes"] == [3] * 5 + [2] * 5
 
 
-def test_a_job_none_of_whose_processes_comes_to_a_world_ends_at_the_elastic_timeout():
+def test_a_job_without_worlds_times_out():
     with Run(("-np", "2", "--min-np", "1", "--elastic-timeout", "4", "--", "sh", "-c", "kill -9 $$")) as job:
         code, _, err = job.finish(60)
     assert code == 137, err
@@ -77,7 +77,7 @@ def test_a_job_none_of_whose_processes_comes_to_a_world_ends_at_the_elastic_time
 
 
 @pytest.mark.parametrize("status", [1, 127])
-def test_a_program_that_fails_everywhere_before_the_first_world_ends_the_job_at_once(status):
+def test_a_program_failing_everywhere_ends_at_once(status):
     with Run(("-np", "2", "--min-np", "1", "--", "sh", "-c", f"echo what >&2; exit {status}")) as job:
         code, _, err = job.finish(60)  # the elastic timeout is ten times that
     assert code == status, err

@@ -79,7 +79,7 @@ def test_every_other_rank_raises(fault, phase, victim, transport, tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["kill", "raise"])
-def test_every_other_rank_raises_when_one_fails_in_a_process_set(fault, tmp_path):
+def test_a_failure_in_process_sets_reaches_everyone(fault, tmp_path):
     code, err = run_job(fault, "process_set", 2, tmp_path, "auto")
     check_survivors(fault, "process_set", 2, tmp_path, err)
     assert code == EXIT_CODE[fault], err
@@ -103,7 +103,7 @@ def test_the_report_names_the_victim_first(victim, tmp_path):
     assert "ValueError: the disk is on fire" in report
 
 
-def test_a_rank_that_stops_early_is_named_with_its_steps(tmp_path):
+def test_a_rank_stopping_early_names_its_steps(tmp_path):
     program = (
         "import numpy as np, tfcollective as tfc\n"
         "tfc.init()\n"

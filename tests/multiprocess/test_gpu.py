@@ -44,7 +44,7 @@ def test_processes_reduce_on_their_gpus(tmp_path):
 
 
 @pytest.mark.parametrize("victim", [2, 0])
-def test_a_killed_rank_ends_the_others_before_any_timeout(victim, tmp_path):
+def test_a_killed_rank_ends_others_before_timeouts(victim, tmp_path):
     code, err = run_job(victim, tmp_path)
     assert code == 137, err
     for rank in set(range(RANKS)) - {victim}:

@@ -45,7 +45,7 @@ def test_a_job_grows_and_shrinks_with_its_hosts(growing):
 
 
 @pytest.mark.elastic
-def test_what_a_rank_raises_that_was_asked_to_leave_is_no_failure_of_the_job(growing):
+def test_raising_after_a_leave_request_is_harmless(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1")
     with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", env={"ON_LEAVING": "raise"}):
         growing.comes_to(2)
@@ -60,7 +60,7 @@ def test_what_a_rank_raises_that_was_asked_to_leave_is_no_failure_of_the_job(gro
 
 
 @pytest.mark.elastic
-def test_what_a_rank_raises_that_has_left_at_sigterm_is_no_failure_of_the_job(growing):
+def test_raising_after_leaving_at_sigterm_is_harmless(growing):
     growing.has(f"{ONE}:2")
     with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", env={"ON_LEAVING": "raise"}) as job:
         growing.comes_to(2)
@@ -92,7 +92,7 @@ def test_a_host_may_come_back(growing):
 
 
 @pytest.mark.elastic
-def test_a_job_moves_to_other_hosts_with_its_state(growing):
+def test_a_job_moves_hosts_with_its_state(growing):
     growing.has(f"{ONE}:2")
     with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
@@ -105,7 +105,7 @@ def test_a_job_moves_to_other_hosts_with_its_state(growing):
 
 
 @pytest.mark.elastic
-def test_without_a_largest_world_a_job_takes_all_slots(growing):
+def test_without_a_maximum_all_slots_are_used(growing):
     growing.has(f"{ONE}:2", f"{TWO}:2")
     with growing.runs(*growing.discovers, "-np", "1"):
         growing.comes_to(4)
@@ -128,7 +128,7 @@ def test_the_change_beyond_the_limit_ends_the_job(growing):
 
 
 @pytest.mark.elastic
-def test_when_all_hosts_are_gone_the_job_has_not_ended_well(growing):
+def test_a_job_losing_all_hosts_has_failed(growing):
     growing.has(f"{ONE}:1")
     with growing.runs(*growing.discovers, "-np", "1") as job:
         growing.comes_to(1)
@@ -139,7 +139,7 @@ def test_when_all_hosts_are_gone_the_job_has_not_ended_well(growing):
     assert "no rank is left whose state others could take" in err
 
 
-def test_a_script_that_does_not_run_ends_the_job_at_once(growing):
+def test_an_unusable_script_ends_the_job(growing):
     growing.script.write_text("#!/bin/sh\necho no cloud >&2; exit 3\n")
     with growing.runs(*growing.discovers, "-np", "1") as job:
         code, _, err = job.finish(60)
@@ -149,7 +149,7 @@ def test_a_script_that_does_not_run_ends_the_job_at_once(growing):
 
 @pytest.mark.elastic
 @pytest.mark.kill
-def test_a_lost_host_is_replaced_by_a_spare_one(growing):
+def test_a_spare_host_replaces_a_lost_one(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1", f"{socket.gethostname()}:1")
     with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
@@ -162,7 +162,7 @@ def test_a_lost_host_is_replaced_by_a_spare_one(growing):
 
 @pytest.mark.elastic
 @pytest.mark.kill
-def test_an_agent_that_a_platform_ends_costs_its_ranks_alone(growing):
+def test_ending_an_agent_costs_its_ranks_alone(growing):
     growing.has(f"{ONE}:1", f"{TWO}:1")
     with growing.runs(*growing.discovers, "-np", "2", "--min-np", "1", "--max-np", "2"):
         growing.comes_to(2)
@@ -176,7 +176,7 @@ def test_an_agent_that_a_platform_ends_costs_its_ranks_alone(growing):
 
 @pytest.mark.elastic
 @pytest.mark.kill
-def test_a_job_that_has_lost_its_state_does_not_begin_anew_in_silence(growing):
+def test_a_job_losing_its_state_fails_clearly(growing):
     """The only rank with the state ends while the first one that was to take it connects to it."""
     growing.has(f"{ONE}:1")
     began = growing.directory / "began"

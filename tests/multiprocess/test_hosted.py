@@ -163,7 +163,7 @@ def test_a_signal_to_the_submitter_ends_the_job(tmp_path):
     assert ended.outcome.agent_failure is None
 
 
-def test_the_platform_is_asked_why_it_has_ended_the_master(tmp_path):
+def test_the_platform_explains_the_masters_end(tmp_path):
     with Platform(tmp_path, joined_and_waiting) as platform:
         platform.add("one", "two")
         when_all_wait(platform, platform.take_away)
@@ -186,7 +186,7 @@ def test_containers_that_do_not_come_are_named(tmp_path):
     )
 
 
-def test_a_container_that_never_will_come_is_reported_at_once(tmp_path):
+def test_an_impossible_container_is_reported_at_once(tmp_path):
     (tmp_path / "broken-two").touch()
     with Platform(tmp_path, said_and_returned, (1,)) as platform, platform.client() as client:
         assert platform.follow(client).outcome.agent_failure == (

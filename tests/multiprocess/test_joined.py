@@ -48,7 +48,7 @@ def test_agents_share_the_ranks_and_end_with_them(tmp_path):
     assert not key.exists()
 
 
-def test_agents_join_again_when_the_job_is_started_again(tmp_path):
+def test_agents_rejoin_a_restarted_job(tmp_path):
     key, failed = tmp_path / "key", tmp_path / "failed"
     key.write_text("ab" * 32)
     key.chmod(0o600)
@@ -69,7 +69,7 @@ def test_agents_join_again_when_the_job_is_started_again(tmp_path):
 
 
 @pytest.mark.hosts  # needs nothing but time: seven seconds of silence
-def test_agents_end_their_ranks_when_the_launcher_is_killed(tmp_path):
+def test_agents_of_a_killed_launcher_end_ranks(tmp_path):
     key = tmp_path / "key"
     arguments = ("-np", "1", "--wait-for-agents", "1", "--key-file", str(key), *ON_LOOPBACK)
     program = f"{JOIN}\njoin(); print('pid', os.getpid(), flush=True); time.sleep(100)"

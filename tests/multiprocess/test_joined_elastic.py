@@ -60,7 +60,7 @@ def joined(tmp_path):
 
 
 @pytest.mark.kill
-def test_an_agent_that_comes_takes_the_place_of_one_that_was_lost(joined):
+def test_a_new_agent_replaces_a_lost_one(joined):
     with joined.waits_for(2, "-np", "2", "--min-np", "1"):
         first = [joined.joins() for _ in range(2)]
         joined.comes_to(2)
@@ -75,7 +75,7 @@ def test_an_agent_that_comes_takes_the_place_of_one_that_was_lost(joined):
     assert sorted(ended) == [0, 2]
 
 
-def test_a_job_grows_with_the_agents_that_join_it_and_shrinks_with_those_that_leave(joined):
+def test_a_job_grows_and_shrinks_with_agents(joined):
     with joined.waits_for(1, "-np", "1", "--min-np", "1", "--max-np", "4"):
         first = joined.joins()
         joined.comes_to(1)
@@ -102,7 +102,7 @@ def test_an_agent_that_has_no_rank_stands_by(joined):
         joined.ends()
 
 
-def test_a_job_begins_with_the_agents_that_have_come_in_time(joined):
+def test_a_job_begins_with_agents_in_time(joined):
     with joined.waits_for(3, "-np", "3", "--min-np", "1", "--start-timeout", "15"):
         joined.joins()
         joined.comes_to(1)
@@ -113,7 +113,7 @@ def test_a_job_begins_with_the_agents_that_have_come_in_time(joined):
     assert "the job begins without the others" in err
 
 
-def test_too_few_agents_for_the_smallest_world_end_the_job(joined):
+def test_too_few_agents_end_the_job(joined):
     with joined.waits_for(2, "-np", "3", "--min-np", "3") as job:
         agents = [joined.joins("--slots", "1") for _ in range(2)]
         code, _, err = job.finish(60)

@@ -25,7 +25,7 @@ def test_the_results_come_in_rank_order():
     assert len({result[2] for result in results} | {os.getpid()}) == 4
 
 
-def test_a_checkout_that_is_not_built_does_not_stand_in_for_what_is_installed(tmp_path):
+def test_an_unbuilt_checkout_hides_no_installed_package(tmp_path):
     """The directory where a user happens to be is not where children look for us."""
     (tmp_path / "here" / "tfcollective").mkdir(parents=True)
     (tmp_path / "here" / "tfcollective" / "__init__.py").write_text("raise SystemExit('the checkout was imported')")
@@ -116,7 +116,7 @@ def test_an_exception_comes_back_with_its_traceback():
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_the_ranks_that_a_failure_ends_blame_the_rank_that_failed(dies):
+def test_ended_ranks_blame_the_failed_one(dies):
     def fail():
         tfcollective.init()
         if tfcollective.rank() == 2:
@@ -133,7 +133,7 @@ def test_the_ranks_that_a_failure_ends_blame_the_rank_that_failed(dies):
     assert all(failure["seen"] > 0.0 for failure in caught.value.failures)
 
 
-def test_a_result_that_cannot_be_pickled_is_an_error():
+def test_an_unpicklable_result_is_an_error():
     with pytest.raises(tfcollective.WorkerFailedError, match="the result of worker:0 cannot be sent"):
         tfcollective.run(threading.Lock)
 
@@ -174,7 +174,7 @@ def test_ctrl_c_ends_the_ranks_and_is_raised():
 
 
 @pytest.mark.parametrize("leave", [lambda: os._exit(0), lambda: sys.exit(0)], ids=["_exit", "exit"])
-def test_a_function_that_ends_its_process_in_silence_fails_for_all_at_once(leave):
+def test_a_function_exiting_silently_fails_everywhere(leave):
     def leave_on_one():
         if os.environ["TFCOLLECTIVE_TASK"] == "worker:1":
             leave()

@@ -66,7 +66,7 @@ time.sleep(1000)
 )
 
 
-def test_a_rank_may_write_its_checkpoint_when_the_platform_ends_the_job():
+def test_a_rank_may_checkpoint_before_it_ends():
     with start(SAVES) as job:
         job.signal(signal.SIGTERM)
         job.wait_for_line("saving")
@@ -147,7 +147,7 @@ def test_a_stopped_rank_is_ended_too():
         job.wait_until_gone(0.5)
 
 
-def test_a_rank_that_is_stopped_when_the_others_are_done_does_not_keep_the_job_alive():
+def test_a_stopped_rank_keeps_no_job_alive():
     stops = JOIN + "c = join(); os.kill(os.getpid(), 19) if rank else c.call(Leave(me.task))"
     with Run(("-np", "2", "--op-timeout", "1", "python", "-c", stops)) as job:
         code, _, err = job.finish(40)
@@ -158,7 +158,7 @@ def test_a_rank_that_is_stopped_when_the_others_are_done_does_not_keep_the_job_a
 
 
 @pytest.mark.long
-def test_a_rank_that_gives_no_sign_of_life_because_it_is_busy_is_not_ended():
+def test_a_busy_silent_rank_is_not_ended():
     """A call into C that holds Python's lock lets no thread of the rank send a heartbeat."""
     busy = JOIN + "import ctypes; c = join(); ctypes.PyDLL(None).sleep(18); c.call(Leave(me.task))"
     with Run(("-np", "2", "--op-timeout", "1", "python", "-c", busy)) as job:
@@ -177,7 +177,7 @@ def test_a_stopped_agent_does_not_outlive_the_launcher():
         job.wait_until_gone(5.0)
 
 
-def test_the_children_of_a_rank_that_ended_well_are_ended():
+def test_children_of_a_successful_rank_are_ended():
     program = (
         "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True); print('ready', flush=True)"
     )
@@ -194,7 +194,7 @@ def test_a_launcher_that_dies_at_birth_leaves_nothing():
             job.wait_until_gone(5.0)
 
 
-def test_what_a_killed_job_has_left_is_cleared_away_by_the_next(tmp_path, monkeypatch):
+def test_the_next_job_clears_killed_jobs_files(tmp_path, monkeypatch):
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
     with start(POLITE) as job:
         job.signal(signal.SIGKILL)

@@ -27,7 +27,7 @@ def test_exactly_n_processes_with_their_ranks(tmp_path):
     assert sorted(path.read_text() for path in tmp_path.iterdir()) == ["worker:0", "worker:1", "worker:2"]
 
 
-def test_every_line_has_its_rank_and_progress_bars_survive():
+def test_lines_have_ranks_and_progress_bars_survive():
     program = "import sys; print('out'); sys.stderr.write('err\\n'); sys.stdout.write('1/2\\r2/2\\n')"
     code, out, err = run("-np", "3", *python(program))
     assert code == 0
@@ -72,7 +72,7 @@ def test_environment_and_directory(tmp_path):
         ("import os; os.abort()", 134, "was killed by SIGABRT"),
     ],
 )
-def test_the_first_failure_is_reported_and_gives_the_exit_code(program, code, text):
+def test_the_first_failure_gives_the_exit_code(program, code, text):
     waits = f"import os, time\nif os.environ['TFCOLLECTIVE_TASK'] == 'worker:1':\n  {program}\ntime.sleep(60)"
     start = time.monotonic()
     found, _, err = run("-np", "3", *python(waits))
@@ -82,7 +82,7 @@ def test_the_first_failure_is_reported_and_gives_the_exit_code(program, code, te
     assert text in err
 
 
-def test_a_rank_that_fails_by_itself_soon_after_may_say_why(tmp_path):
+def test_a_rank_failing_soon_after_may_explain(tmp_path):
     program = """
 import os, sys, time
 from pathlib import Path
@@ -107,7 +107,7 @@ except ProcessLookupError:
     assert "then rank 0 (worker:0" in err
 
 
-def test_a_command_without_init_gets_one_warning_line_and_keeps_its_code():
+def test_a_command_without_init_gets_one_warning():
     code, _, err = run("-np", "2", "true")
     assert code == 0
     assert [line for line in err.splitlines() if "warning" in line] == [
@@ -124,7 +124,7 @@ def test_ranks_that_meet_get_no_warning():
     assert out.count("met") == 3
 
 
-def test_a_job_says_how_it_begins_and_that_it_is_complete():
+def test_a_job_announces_beginning_and_completion():
     code, _, err = run("-np", "3", *python(JOIN + "c = join(); c.call(Leave(me.task))"))
     first, last = (line for line in err.splitlines() if line.startswith("tfcollective: "))
     assert code == 0
@@ -132,7 +132,7 @@ def test_a_job_says_how_it_begins_and_that_it_is_complete():
     assert re.fullmatch(r"tfcollective: the job is complete, after \d+ s", last)
 
 
-def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
+def test_an_early_end_stops_others_waiting():
     start = time.monotonic()
     code, _, err = run("-np", "3", *python(JOIN + "wait_until(2, 'waiting') or sys.exit(5) if rank == 2 else join()"))
     assert time.monotonic() - start < within(30)
@@ -142,7 +142,7 @@ def test_a_rank_that_ends_before_it_has_joined_ends_the_wait_of_the_others():
     assert "the job failed: rank 2 (worker:2" in err
 
 
-def test_a_rank_that_ends_well_before_the_others_join_is_named_too():
+def test_an_early_successful_end_is_named():
     code, _, err = run("-np", "2", *python(JOIN + "sys.exit(0) if rank == 0 else (time.sleep(.5), join())"))
     assert code == 1
     assert "worker:0 (rank 0, pid " in err
@@ -176,7 +176,7 @@ def test_status_shows_the_running_job(tmp_path):
         assert "worker:1" in table
 
 
-def test_the_key_is_in_no_argv_and_in_no_environment(tmp_path):
+def test_neither_argv_nor_environment_holds_the_key(tmp_path):
     program = JOIN + "join(); print('joined', me.key.hex(), flush=True); time.sleep(60)"
     with Run(("-np", "2", *python(program))) as job:
         key = job.wait_for_line("joined").split()[-1]
@@ -186,7 +186,7 @@ def test_the_key_is_in_no_argv_and_in_no_environment(tmp_path):
             assert key not in " ".join(environment_of(process).values())
 
 
-def test_runs_side_by_side_do_not_see_each_other():
+def test_parallel_runs_do_not_see_each_other():
     program = python(JOIN + "c = join(); print(me.job_id); c.call(Leave(me.task))")
     with Run(("-np", "2", *program)) as first, Run(("-np", "2", *program)) as second:
         ids = [{line.split()[-1] for line in one.finish()[1].splitlines()} for one in (first, second)]
@@ -194,7 +194,7 @@ def test_runs_side_by_side_do_not_see_each_other():
     assert ids[0] != ids[1]
 
 
-def test_a_run_inside_a_rank_is_a_job_of_its_own():
+def test_a_nested_run_is_its_own_job():
     inner = JOIN + "c = join(); print('inner', me.world_size); c.call(Leave(me.task))"
     words = f"[sys.executable, '-m', 'tfcollective', 'run', '-np', '2', 'python', '-c', {inner!r}]"
     command = f"import subprocess, sys; sys.exit(subprocess.call({words}))"
@@ -219,7 +219,7 @@ def test_the_shell_finds_no_leftover_files(tmp_path):
     assert (tmp_path / "jobs").stat().st_mode & 0o777 == 0o700
 
 
-def test_files_that_are_called_like_modules_do_not_reach_the_agent(tmp_path):
+def test_files_named_like_modules_harm_no_agent(tmp_path):
     for name in ("select", "queue", "psutil"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not meant for you')")
     # As the installed command does: the directory is not in the path of the launcher.
@@ -248,7 +248,7 @@ def test_tf_config_is_ours_or_none(tmp_path):
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
 
 
-def test_a_rank_has_the_users_limit_of_descriptors_until_init():
+def test_init_raises_the_users_descriptor_limit():
     program = (
         "import resource, tfcollective as t; l = lambda: resource.getrlimit(7); print(l()[0]); t.init(); print(l())"
     )

@@ -45,7 +45,7 @@ def check(one, directory, stay):
     return err
 
 
-def test_sigterm_to_an_agent_makes_all_ranks_of_its_host_leave(tmp_path):
+def test_sigterm_to_an_agent_makes_ranks_leave(tmp_path):
     with job(tmp_path, slots=2, until_size=2) as one:
         until((tmp_path / "began").exists, 60)
         os.kill(agent_of(tmp_path, 2), signal.SIGTERM)
@@ -57,7 +57,7 @@ def test_sigterm_to_an_agent_makes_all_ranks_of_its_host_leave(tmp_path):
 
 
 @every_notice
-def test_the_host_of_rank_0_may_be_taken_away(tmp_path):
+def test_rank_0s_host_may_be_taken_away(tmp_path):
     with job(tmp_path) as one:
         until((tmp_path / "began").exists, 60)
         os.kill(agent_of(tmp_path, 0), signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_the_host_of_rank_0_may_be_taken_away(tmp_path):
 
 
 @every_notice
-def test_a_command_of_the_user_says_which_host_is_to_be_taken_away(tmp_path):
+def test_a_users_command_preempts_a_host(tmp_path):
     program = tmp_path / "preempted"
     program.write_text(f'#!/bin/sh\ntest -e {tmp_path}/began && grep -qx "$PPID" {tmp_path}/pid-1\n')
     program.chmod(0o700)
@@ -76,7 +76,7 @@ def test_a_command_of_the_user_says_which_host_is_to_be_taken_away(tmp_path):
 
 
 @every_notice
-def test_what_does_not_leave_in_time_is_lost_and_the_others_go_on(tmp_path):
+def test_a_rank_leaving_too_late_is_lost(tmp_path):
     with job(tmp_path, "--grace", "1.5", deeds=["hangs:1"]) as one:
         until((tmp_path / "hangs").exists, 60)
         os.kill(agent_of(tmp_path, 1), signal.SIGTERM)
@@ -85,7 +85,7 @@ def test_what_does_not_leave_in_time_is_lost_and_the_others_go_on(tmp_path):
 
 
 @every_notice
-def test_a_job_all_of_whose_hosts_are_taken_away_has_not_ended_well(tmp_path):
+def test_a_job_losing_every_host_has_failed(tmp_path):
     notice = tmp_path / "notice"
     with job(tmp_path, "--preemption-file", str(notice), until_size=0) as one:
         until((tmp_path / "began").exists, 60)
@@ -98,7 +98,7 @@ def test_a_job_all_of_whose_hosts_are_taken_away_has_not_ended_well(tmp_path):
 
 
 @every_notice
-def test_the_order_to_end_the_job_comes_before_a_notice(tmp_path):
+def test_an_order_to_end_precedes_notices(tmp_path):
     with job(tmp_path, "--grace", "5", deeds=["hangs:1"]) as one:
         until((tmp_path / "hangs").exists, 60)
         os.kill(agent_of(tmp_path, 1), signal.SIGTERM)

@@ -80,7 +80,7 @@ def test_a_command_goes_on_from_its_checkpoint(tmp_path):
     assert (log_dir / "restart.1" / "rank.0" / "stdout").read_text().startswith("12 ")
 
 
-def test_an_error_that_would_come_again_ends_the_job(tmp_path):
+def test_a_recurring_error_ends_the_job(tmp_path):
     def fail(directory):
         (directory / f"start-{Settings.load().restarts}").touch()
         import no_such_module  # noqa: F401
@@ -129,7 +129,7 @@ def test_a_kill_between_two_starts_leaves_nothing(tmp_path):
         job.wait_until_gone(15)
 
 
-def test_as_process_1_of_a_container_it_hears_signals_between_two_starts(tmp_path):
+def test_process_1_hears_signals_between_starts(tmp_path):
     """The kernel drops signals for which process 1 has no handler."""
     inside = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:

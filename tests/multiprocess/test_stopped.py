@@ -32,7 +32,7 @@ def agents():
     return [one for one in psutil.Process().children() if "tfcollective._launch.agent" in words_of(one)]
 
 
-def test_the_launcher_ends_a_job_whose_agent_was_stopped():
+def test_a_stopped_agents_job_is_ended():
     outcomes = []
     spec = JobSpec(SLEEP, 2, host_timeout=5.0)
     job = threading.Thread(target=lambda: outcomes.append(LocalLauncher().run(spec)), daemon=True)
@@ -77,7 +77,7 @@ def wait_for_beats(server, count):
     return max(seen)
 
 
-def test_a_rank_whose_agent_is_stopped_gives_its_signs_of_life_itself():
+def test_a_stopped_agents_rank_heartbeats_itself():
     argv = (sys.executable, "-c", "import time, tfcollective; tfcollective.init(); time.sleep(1000)")
     env = {"TFCOLLECTIVE_TASK": "worker:0", "TFCOLLECTIVE_SIZE": "1"}
     with agent_with_a_rank(argv=argv, env=env) as (agent, _, server):
@@ -87,7 +87,7 @@ def test_a_rank_whose_agent_is_stopped_gives_its_signs_of_life_itself():
         assert wait_for_beats(server, 2) > said
 
 
-def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone():
+def test_ranks_end_when_the_coordinator_is_gone():
     """Its stdin stays open: the process that holds it may have been stopped."""
     with agent_with_a_rank(host_timeout=0.5) as (agent, rank, server):
         server.close()
@@ -95,7 +95,7 @@ def test_an_agent_ends_its_ranks_when_the_coordinator_is_gone():
         until(lambda: gone(rank))
 
 
-def test_an_agent_ends_its_ranks_at_the_end_of_its_stdin():
+def test_ranks_end_with_their_agents_stdin():
     with agent_with_a_rank() as (agent, rank, _):
         agent.stdin.close()
         assert agent.wait(within(60)) == 75
@@ -109,7 +109,7 @@ def test_a_rank_does_not_outlive_its_agent():
 
 
 @pytest.mark.long
-def test_a_rank_that_is_stopped_for_a_while_goes_on(tmp_path):
+def test_a_briefly_stopped_rank_goes_on(tmp_path):
     program = """
 import os, sys, numpy, tfcollective
 from tfcollective._runtime.communicator import Sum

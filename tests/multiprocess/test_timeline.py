@@ -71,7 +71,7 @@ def test_a_part_of_a_program(tmp_path):
     assert {event["name"] for event in operations(path)} == {"inside"}
 
 
-def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
+def test_a_killed_rank_loses_only_its_part(tmp_path):
     path = tmp_path / "trace.json"
     program = (
         "import os, signal, numpy as np, tfcollective as tfc\n"
@@ -86,7 +86,7 @@ def test_a_rank_that_is_killed_costs_its_own_part_only(tmp_path):
     assert "rank 1 left nothing for the timeline" in err
 
 
-def test_a_file_that_cannot_be_written_is_said_before_training(tmp_path):
+def test_an_unwritable_file_fails_before_training(tmp_path):
     program = (sys.executable, "-c", SLOW_RANK, str(tmp_path))
     for name, why in (("no/trace.json", "No such file or directory"), ("", "Is a directory")):
         err = run_job("--timeline", str(tmp_path / name), "--", *program, code=64)
@@ -94,6 +94,6 @@ def test_a_file_that_cannot_be_written_is_said_before_training(tmp_path):
         assert "Traceback" not in err
 
 
-def test_a_part_of_a_program_is_not_recorded_in_a_directory(tmp_path):
+def test_a_timeline_into_a_directory_fails(tmp_path):
     program = f"import tfcollective as tfc; tfc.init(); tfc.start_timeline({str(tmp_path)!r})"
     assert "the timeline cannot be written to" in run_job("--", sys.executable, "-c", program, code=1)

@@ -63,7 +63,7 @@ def test_the_ranks_meet_twice_and_agree(tmp_path, environments):
         until(lambda: not group.coordinators(), 5)
 
 
-def test_a_rank_0_that_does_not_come_is_named(tmp_path):
+def test_a_missing_rank_0_is_named(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
         process = group.start(ONLY_INIT, tf_config(port, "worker", 0), timeout=0.5)
@@ -71,7 +71,7 @@ def test_a_rank_0_that_does_not_come_is_named(tmp_path):
         assert f"chief:0 (rank 0) has not opened 127.0.0.1:{port} within 0.5 s" in err
 
 
-def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
+def test_a_rank_with_another_key_is_refused(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
         # The chief comes last: the others wait for it, and its ten seconds begin with its own join.
@@ -87,7 +87,7 @@ def test_a_rank_with_another_key_is_refused_and_the_others_miss_it(tmp_path):
             assert "RendezvousError: 2 of 3 tasks joined within 10 s; missing: worker:0" in err
 
 
-def test_two_jobs_with_one_key_and_one_address_do_not_form_one_world(tmp_path):
+def test_jobs_with_one_key_stay_apart(tmp_path):
     """As two jobs of one Secret, of which the second finds the first at its address."""
     port = free_port()
     with ranks(tmp_path) as group:
@@ -121,7 +121,7 @@ def test_ranks_meet_at_an_address_that_others_reach(tmp_path):
         assert started[2].wait(within(60)) == 0
 
 
-def test_a_port_that_is_taken_is_said_with_the_way_out(tmp_path):
+def test_a_taken_port_is_reported_with_advice(tmp_path):
     with ranks(tmp_path) as group, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -143,7 +143,7 @@ def test_without_a_key_ranks_listen_on_loopback_only(tmp_path):
 
 
 @pytest.mark.kill
-def test_the_coordinator_ends_with_rank_0_however_that_ends(tmp_path):
+def test_the_coordinator_ends_with_rank_0(tmp_path):
     """Even when rank 0 is killed and a fork of it, a data loader say, lives on."""
     port = free_port()
     program = """
@@ -176,7 +176,7 @@ while True:
 
 
 @pytest.mark.kill
-def test_a_rank_0_that_is_killed_while_others_wait_ends_the_wait(tmp_path):
+def test_killing_rank_0_ends_the_others_wait(tmp_path):
     port = free_port()
     with ranks(tmp_path) as group:
         chief = group.start(ONLY_INIT, tf_config(port, "chief", 0), timeout=60)

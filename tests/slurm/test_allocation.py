@@ -17,7 +17,7 @@ def finish(slurm, *arguments):
     return out, err
 
 
-def test_the_evaluator_is_on_the_first_node_and_tensorboard_says_where_it_listens(slurm, tmp_path):
+def test_evaluator_and_tensorboard_are_on_node_1(slurm, tmp_path):
     program = "import os; print('I am', os.environ['TFCOLLECTIVE_TASK'], os.environ['SLURMD_NODENAME'])"
     specs = ("worker:instances=2", "evaluator", f"tensorboard:tb_model_dir={tmp_path}")
     roles = [word for spec in specs for word in ("--task-spec", spec)]
@@ -26,7 +26,7 @@ def test_the_evaluator_is_on_the_first_node_and_tensorboard_says_where_it_listen
     assert "tensorboard:0: http://" in err
 
 
-def test_all_ranks_are_started_again_in_the_same_allocation(slurm, tmp_path):
+def test_restarted_ranks_keep_their_allocation(slurm, tmp_path):
     program = (
         f"{JOIN}\nc = join(); restarts = os.environ['TFCOLLECTIVE_RESTARTS']\n"
         "print('start', restarts, rank, os.environ['SLURMD_NODENAME'], os.environ['SLURM_JOB_ID'], flush=True)\n"

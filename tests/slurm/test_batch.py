@@ -39,7 +39,7 @@ def all_run(folder):
     return lambda: len(list(folder.glob("here-*"))) == 2
 
 
-def test_output_and_exit_code_are_those_of_the_ranks(submit, slurm, tmp_path):
+def test_output_and_exit_code_are_the_ranks(submit, slurm, tmp_path):
     job = submit(f"{MEET}c.call(Leave(me.task))")
     code, out, err = job.finish(120)
     assert code == 0, err + out
@@ -102,7 +102,7 @@ def test_detached_and_killed(submit, slurm, tmp_path):
     assert slurm.job(number)["JobState"] == "CANCELLED"
 
 
-def test_one_that_waits_too_long_in_the_queue_is_cancelled(submit, slurm):
+def test_a_job_queued_too_long_is_cancelled(submit, slurm):
     with slurm.allocation(1, 1, 1):
         job = submit(MEET, "--allocation-timeout", "3")
         code, _, err = job.finish(120)
@@ -220,7 +220,7 @@ def test_gpus_are_those_of_the_allocation(submit, options, seen):
     assert {node for _, node in found} == {"node1", "node2"}
 
 
-def test_a_requeued_job_that_is_cancelled_ends_for_good(submit, slurm, tmp_path):
+def test_a_cancelled_requeued_job_ends_for_good(submit, slurm, tmp_path):
     job = submit(WAITS, "--requeue")
     until(all_run(tmp_path), 120)
     (number,) = slurm.run("squeue", "-h", "-o", "%A").stdout.split()
@@ -232,7 +232,7 @@ def test_a_requeued_job_that_is_cancelled_ends_for_good(submit, slurm, tmp_path)
     assert slurm.job(number)["JobState"] == "CANCELLED"
 
 
-def test_agents_have_all_that_the_job_has_while_other_steps_run(slurm, tmp_path):
+def test_agents_run_beside_other_steps(slurm, tmp_path):
     """Steps of people's own hold the cores and the memory: srun would wait for them for ever without --overlap."""
     script = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks=2 --cpus-per-task=2 --output={tmp_path}/out

@@ -45,7 +45,7 @@ def sizes(directory):
     return found, len(ends)
 
 
-def test_a_rank_that_is_killed_is_replaced_on_its_node(slurm, tmp_path):
+def test_a_killed_rank_returns_on_its_node(slurm, tmp_path):
     with slurm.allocation(1, 1, 1) as environ, job(environ, tmp_path, 3, 3) as one:
         until(in_training(tmp_path), 120)
         ranks_on(one, "node3")[0].kill()
@@ -56,7 +56,7 @@ def test_a_rank_that_is_killed_is_replaced_on_its_node(slurm, tmp_path):
         one.wait_until_gone(10.0)
 
 
-def test_an_agent_that_is_killed_comes_back_on_its_node(slurm, tmp_path):
+def test_a_killed_agent_returns_on_its_node(slurm, tmp_path):
     with slurm.allocation(1, 1, 1) as environ, job(environ, tmp_path, 3, 3) as one:
         until(in_training(tmp_path), 120)
         agent = agent_on(one, "node2")
@@ -70,7 +70,7 @@ def test_an_agent_that_is_killed_comes_back_on_its_node(slurm, tmp_path):
         one.wait_until_gone(10.0)
 
 
-def test_a_node_that_drains_is_left_and_taken_back(slurm, tmp_path):
+def test_a_draining_node_is_left_and_returns(slurm, tmp_path):
     with slurm.allocation(1, 1, 1) as environ, job(environ, tmp_path, 3, 3) as one:
         until(in_training(tmp_path), 120)
         slurm.run("scontrol", "update", "nodename=node3", "state=drain", "reason=fan")
@@ -87,7 +87,7 @@ def test_a_node_that_drains_is_left_and_taken_back(slurm, tmp_path):
         one.wait_until_gone(10.0)
 
 
-def test_a_command_of_the_user_says_which_node_is_to_be_taken_away(slurm, tmp_path):
+def test_a_users_command_preempts_a_node(slurm, tmp_path):
     program = tmp_path / "preempted"
     program.write_text(f'#!/bin/sh\ntest -e {tmp_path}/began && test "$SLURMD_NODENAME" = node3\n')
     program.chmod(0o700)
@@ -102,7 +102,7 @@ def test_a_command_of_the_user_says_which_node_is_to_be_taken_away(slurm, tmp_pa
         one.wait_until_gone(10.0)
 
 
-def test_a_node_that_is_lost_costs_its_ranks_alone(slurm, tmp_path):
+def test_a_lost_node_costs_its_ranks_alone(slurm, tmp_path):
     with slurm.allocation(1, 1, 1, options=NO_KILL) as environ, job(environ, tmp_path, 2, 3) as one:
         until(in_training(tmp_path), 120)
         slurm.lose_node("node3")
@@ -119,7 +119,7 @@ def test_a_node_that_is_lost_costs_its_ranks_alone(slurm, tmp_path):
             slurm.start_node("node3")
 
 
-def test_without_min_np_a_lost_node_ends_the_job_and_is_named(slurm, tmp_path):
+def test_a_fixed_job_names_its_lost_node(slurm, tmp_path):
     program = "import tfcollective as tfc, time; tfc.init(); open('began', 'w').close(); time.sleep(600)"
     with slurm.allocation(1, 1, options=NO_KILL) as environ:
         arguments = ("--launcher", "slurm", "--", "python", "-c", program)

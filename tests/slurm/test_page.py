@@ -38,7 +38,7 @@ def test_the_batch_script(slurm, tmp_path):
     assert batch(slurm, tmp_path, SCRIPTS[0]) == [f"{rank} 4 {node} 10" for rank, node in enumerate(nodes)]
 
 
-def test_the_script_without_the_launcher_and_with_a_key_that_sbcast_carries(slurm, tmp_path):
+def test_a_script_without_launcher_using_sbcast(slurm, tmp_path):
     assert "sbcast" in SCRIPTS[1]
     assert batch(slurm, tmp_path, SCRIPTS[1]) == ["0 2 node1 3", "1 2 node2 3"]
     assert list(tmp_path.glob("*.key")) == []
@@ -60,7 +60,7 @@ def test_salloc(slurm, tmp_path):
     assert len(re.findall("seen", done.stdout)) == 4, done.stderr
 
 
-def test_the_lines_that_let_a_job_go_on_without_nodes_that_are_lost(slurm, tmp_path):
+def test_the_lines_that_outlast_lost_nodes(slurm, tmp_path):
     (lines,) = (block for block in BLOCKS if block.startswith("#SBATCH --no-kill"))
     head = "\n".join(line for line in SCRIPTS[0].splitlines() if line.startswith("#"))
     found = batch(slurm, tmp_path, f"{head}\n{lines}")

@@ -22,7 +22,7 @@ class Allocated(Platform):
         return [one for one in super().agents(job) if not words_of(one)[0].endswith("srun")]
 
 
-def test_a_node_whose_prolog_takes_long_is_waited_for(slurm):
+def test_a_node_with_slow_prolog_is_awaited(slurm):
     """Longer than SLURM's MessageTimeout, after which srun gives up."""
     program = f"{JOIN}\nc = join(); print('I am', rank, os.environ['SLURMD_NODENAME']); c.call(Leave(me.task))"
     with slurm.allocation(1, 1) as environ:

@@ -28,7 +28,7 @@ def disturb(tmp_path):
         yield start
 
 
-def test_a_job_grows_with_the_cluster_and_outlasts_the_loss_of_an_executor(small, context, tmp_path, disturb, caplog):
+def test_a_job_grows_and_outlasts_an_executor(small, context, tmp_path, disturb, caplog):
     def act(training):
         training.trains_with(2)
         small.add_workers(1, cores=1)

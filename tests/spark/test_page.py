@@ -33,7 +33,7 @@ def test_the_first_job_prints_what_the_page_says(tmp_path):
     assert sorted(done.stdout.splitlines()) == shown
 
 
-def test_the_example_with_rows_learns_and_its_model_predicts(tmp_path):
+def test_the_row_example_learns_and_predicts(tmp_path):
     (train,) = [text for kind, text in blocks("spark.md") if kind == "python" and "spark.dataset(" in text]
     (predict,) = [text for kind, text in blocks("spark.md") if kind == "python" and "spark.predict(" in text]
     predict = "\n".join(line for line in predict.splitlines() if "hdfs:" not in line)

@@ -29,7 +29,7 @@ def numbers(data):
     return [number for batch in read_from_spark(batches) for number in batch.column(0).to_pylist()]
 
 
-def test_all_rows_are_read_to_the_mark_and_what_follows_is_not(stream):
+def test_only_rows_before_the_mark_are_read(stream):
     data, _ = stream
     plain = pa.ipc.open_stream
     assert numbers(data) == list(range(30))

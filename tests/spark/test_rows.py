@@ -27,7 +27,7 @@ def frame(session):
     return session.createDataFrame(rows, "number long, text string, vector array<double>, half double").repartition(3)
 
 
-def test_each_rank_reads_a_share_and_all_rows_are_read_once(frame):
+def test_ranks_together_read_every_row_once(frame):
     found = spark.run(spark_jobs.read_rows, (8, "half"), num_proc=2, start_timeout=START_S, data=spark.feed(frame))
     rows = sorted(row for one in found for row in one["seen"])
     assert rows == [(number, f"row {number}", [float(number), 1.0], number / 2) for number in range(ROWS)]
@@ -39,7 +39,7 @@ def test_each_rank_reads_a_share_and_all_rows_are_read_once(frame):
     assert len({one["last"] for one in found}) == 1
 
 
-def test_rows_come_as_often_as_is_asked_and_a_rank_need_not_read_them_all(frame, session):
+def test_rows_repeat_and_may_stay_unread(frame, session):
     source = spark.feed(frame, columns=["number", "text", "vector", "half"], epochs=2)
     found = spark.run(spark_jobs.read_rows, (50, "half"), num_proc=1, start_timeout=START_S, data=source)
     assert sorted(row[0] for row in found[0]["seen"]) == sorted(2 * list(range(ROWS)))
@@ -47,7 +47,7 @@ def test_rows_come_as_often_as_is_asked_and_a_rank_need_not_read_them_all(frame,
     assert spark.run(spark_jobs.stop_reading, num_proc=2, start_timeout=START_S, data=spark.feed(many)) == [10, 10]
 
 
-def test_rows_of_which_spark_loses_some_end_the_job(session, cluster, tmp_path):
+def test_rows_lost_by_spark_end_the_job(session, cluster, tmp_path):
     """Their shuffle is gone: Spark gives the task no further batch, and Arrow takes that for the end."""
     from pyspark.sql import functions
 
@@ -66,7 +66,7 @@ def test_rows_of_which_spark_loses_some_end_the_job(session, cluster, tmp_path):
     assert (tmp_path / "go").exists(), raised.value
 
 
-def test_the_key_of_a_job_with_rows_is_not_in_the_event_log(frame, session):
+def test_the_event_log_holds_no_key(frame, session):
     (report,) = spark.run(spark_jobs.report, num_proc=1, start_timeout=START_S, data=spark.feed(frame))
     (log,) = session.sparkContext.event_log.glob("app-*")
     text = log.read_text(errors="replace")
@@ -74,7 +74,7 @@ def test_the_key_of_a_job_with_rows_is_not_in_the_event_log(frame, session):
     assert report["key"] not in text
 
 
-def test_what_cannot_be_read_is_named_before_anything_starts(frame, session):
+def test_unreadable_sources_are_named_before_starting(frame, session):
     from pyspark.sql import functions
 
     for refused, what in (

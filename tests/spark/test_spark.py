@@ -60,7 +60,7 @@ def gone(pids):
     return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
 
 
-def test_a_function_runs_on_every_rank_and_what_it_needs_to_know_is_there(context):
+def test_a_function_runs_on_every_rank(context):
     output = io.StringIO()
     first, second = run(spark_jobs.report, (1,), {"two": 2}, num_proc=2, start_timeout=START_S, stdout=output)
     assert [one["rank"] for one in (first, second)] == [0, 1]
@@ -74,7 +74,7 @@ def test_a_function_runs_on_every_rank_and_what_it_needs_to_know_is_there(contex
     assert first["key"] == second["key"]
 
 
-def test_the_key_is_neither_in_the_event_log_nor_in_the_environment_of_a_process(context, tmp_path, disturb):
+def test_neither_log_nor_environment_holds_the_key(context, tmp_path, disturb):
     found = []
 
     def look(pids):
@@ -111,7 +111,7 @@ def test_a_command_runs_its_script(context, tmp_path):
     assert sorted(re.findall(r"trained \d", output.getvalue())) == ["trained 0", "trained 1"]
 
 
-def test_an_evaluator_runs_in_the_task_of_the_first_rank(context, tmp_path):
+def test_an_evaluator_runs_in_rank_0s_task(context, tmp_path):
     specs = {
         "worker": tfcollective.TaskSpec("128 MiB", 1, instances=2),
         "evaluator": tfcollective.TaskSpec("128 MiB", 1),
@@ -128,7 +128,7 @@ def test_it_is_a_launcher_like_others(context):
 
 
 @pytest.mark.kill
-def test_a_lost_executor_ends_a_job_and_nothing_is_left(context, tmp_path, disturb):
+def test_a_lost_executor_ends_a_job_completely(context, tmp_path, disturb):
     left = []
 
     def kill(pids):
@@ -143,7 +143,7 @@ def test_a_lost_executor_ends_a_job_and_nothing_is_left(context, tmp_path, distu
 
 
 @pytest.mark.kill
-def test_a_lost_python_worker_restarts_a_job_that_may_restart(context, tmp_path, disturb, capfd):
+def test_a_lost_python_worker_restarts_a_job(context, tmp_path, disturb, capfd):
     def kill(pids):
         worker = ancestors(pids[0])[2]
         assert "pyspark" in " ".join(worker.cmdline())
@@ -159,7 +159,7 @@ def test_a_lost_python_worker_restarts_a_job_that_may_restart(context, tmp_path,
     assert "all ranks are started again" in capfd.readouterr().err
 
 
-def test_ctrl_c_ends_the_job_and_leaves_the_application(context, tmp_path, disturb):
+def test_ctrl_c_ends_the_job_only(context, tmp_path, disturb):
     handler = signal.getsignal(signal.SIGINT)
     slow = context.parallelize([0], 1)
     disturb(lambda pids: os.kill(os.getpid(), signal.SIGINT))
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_the_job_and_leaves_the_application(context, tmp_path, distu
     assert slow.count() == 1
 
 
-def test_too_few_slots_are_waited_for_and_then_named(context):
+def test_too_few_slots_are_awaited_then_named(context):
     began = time.monotonic()
     with pytest.raises(RendezvousError, match=r"have \d task slots, and the job needs 9"):
         run(spark_jobs.report, num_proc=9, start_timeout=3)
@@ -193,7 +193,7 @@ def test_dynamic_allocation_is_refused_before_anything_starts(context):
             refused()
 
 
-def test_spark_connect_and_what_is_no_session_are_refused(context):
+def test_spark_connect_and_non_sessions_are_refused(context):
     connect = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(UnsupportedError, match="no SparkContext"):
         run(spark_jobs.report, num_proc=1, spark=connect())
@@ -206,7 +206,7 @@ def test_spark_connect_and_what_is_no_session_are_refused(context):
     assert of_spark.active_context(SparkOptions()) is context
 
 
-def test_mistakes_of_an_executors_python_say_what_to_do(context):
+def test_an_executors_wrong_python_is_reported(context):
     python = context.pythonExec
     context.pythonExec = "/usr/bin/env"
     try:

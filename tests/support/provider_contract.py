@@ -68,7 +68,7 @@ class ProviderContract:
             yield job
             job.wait_until_gone(10.0)
 
-    def test_every_rank_has_its_number_and_what_it_prints_is_seen(self, platform):
+    def test_every_ranks_number_and_output_are_seen(self, platform):
         with platform.start(
             f"{JOIN}\nc = join(); print('I am', rank, 'of', me.world_size); c.call(Leave(me.task))"
         ) as job:
@@ -78,7 +78,7 @@ class ProviderContract:
         assert code == 0, err
         assert sorted(re.findall(r"I am (\d) of (\d)", said)) == [("0", "2"), ("1", "2")]
 
-    def test_the_failure_of_a_rank_ends_the_job_with_its_code_and_says_which_it_was(self, platform):
+    def test_a_failed_ranks_code_ends_the_job(self, platform):
         program = f"{JOIN}\njoin(); wait_until(2, 'running')\nif rank == 1: sys.exit(5)\ntime.sleep(600)"
         with platform.start(program) as job:
             code, _, err = job.finish(platform.seconds)
@@ -110,7 +110,7 @@ class ProviderContract:
         )
         waiting.wait_until_gone(20.0)
 
-    def test_the_key_is_in_no_command_line_no_environment_and_no_output(self, platform, waiting, tmp_path):
+    def test_the_key_is_never_visible(self, platform, waiting, tmp_path):
         (key,) = {one.read_text() for one in tmp_path.glob("key-*")}
         for one in psutil.process_iter():
             assert key not in " ".join(words_of(one))

@@ -37,7 +37,7 @@ def test_a_second_world_in_the_same_processes() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
-def test_plans_of_functions_that_are_gone_are_given_back(transport: str) -> None:
+def test_plans_of_vanished_functions_are_freed(transport: str) -> None:
     done = run_job(JOB.with_name("job_plans.py"), 2, TFCOLLECTIVE_TRANSPORT=transport)
     assert done.stdout.count("ok ") == 2
 
@@ -47,6 +47,6 @@ def test_process_sets() -> None:
     assert done.stdout.count("ok ") == 6 * 3
 
 
-def test_a_script_written_for_horovod_runs_as_it_is() -> None:
+def test_a_horovod_script_runs_unchanged() -> None:
     done = run_job(JOB.with_name("job_horovod.py"), 2, options=("--horovod-compat",))
     assert done.stdout.count("ok ") == 3 * 2

@@ -42,13 +42,13 @@ def test_the_others_train_on(kind: str, victim: int, tmp_path: Path) -> None:
 
 
 @every_fault
-def test_the_others_train_on_when_one_has_left_before_they_need_it(tmp_path: Path) -> None:
+def test_others_train_on_after_an_early_leave(tmp_path: Path) -> None:
     found = run(tmp_path, "dense", 1, 15, LEAVES="1")
     assert all(set(found[task]["sizes"][15:]) == {2} for task in (0, 2))
 
 
 @every_fault
-def test_a_replacement_trains_with_the_state_of_the_others(tmp_path: Path) -> None:
+def test_a_replacement_trains_with_the_others_state(tmp_path: Path) -> None:
     found = run(tmp_path, "dense", 1, 15, WHOLE="1")
     assert sorted(found) == [0, 2, 3]
     assert found[3]["rank"] == 2
@@ -60,7 +60,7 @@ def test_a_replacement_trains_with_the_state_of_the_others(tmp_path: Path) -> No
 
 
 @every_fault
-def test_process_sets_with_a_lost_member_say_so_and_others_are_formed_again(tmp_path: Path) -> None:
+def test_process_sets_with_lost_members_are_reformed(tmp_path: Path) -> None:
     found = run(tmp_path, "sets", 2, 15)
     for task in (0, 1):
         ((summed, ranks, ended),) = found[task]["sets"]

@@ -70,7 +70,7 @@ def symbols(library: Path, kind: str) -> set[str]:
 
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
-def test_this_tensorflow_has_every_symbol_that_the_kernels_need(built: Path) -> None:
+def test_this_tensorflow_has_every_needed_symbol(built: Path) -> None:
     framework = gpu_kernels.tensorflow_folder().path / "libtensorflow_framework.so.2"
     listed = subprocess.run(["ldd", str(framework)], capture_output=True, text=True, check=True).stdout
     system = [Path(path) for path in re.findall(r"/\S*lib(?:c|m|stdc\+\+|gcc_s|pthread)\.so\.\d+", listed)]
@@ -264,7 +264,7 @@ def test_an_error_of_nccl_reaches_tensorflow(ops: object) -> None:
             run(made, result)
 
 
-def test_a_step_that_ends_between_start_and_done_leaves_no_more_than_two_buckets(ops: object) -> None:
+def test_unfinished_steps_leave_at_most_two_buckets(ops: object) -> None:
     with Worlds(1):
         made, labels = graph()
         with made.as_default(), labels:
@@ -289,7 +289,7 @@ def test_a_step_that_ends_between_start_and_done_leaves_no_more_than_two_buckets
 # ---- finding and making them ----
 
 
-def test_without_a_compiler_the_error_says_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_compiler_gives_advice(tmp_path: Path) -> None:
     folder = gpu_kernels.tensorflow_folder()
     with pytest.raises(ConfigError, match=r"no compiler was found \(no-such-compiler\)\. Install g\+\+") as raised:
         tf_gpu.compile_kernels(folder, core(), tmp_path / "x.so", compilers=("no-such-compiler",))
@@ -329,13 +329,13 @@ def test_a_killed_compiler_is_no_kernel(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob("kernels*")] == ["kernels.so.lock"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"cannot be written to .*file: .*TFCOLLECTIVE_CACHE_DIR names another place"):
         compile_with(fake_compiler(tmp_path, "exit 1\n"), tmp_path / "file" / "kernels.so")
 
 
-def test_wheels_hold_kernels_for_a_tensorflow_that_is_compiled_as_this_one() -> None:
+def test_wheels_fit_this_tensorflows_compilation() -> None:
     assert set(gpu_kernels.tensorflow_folder().flags) == set(tf_gpu.FLAGS)
 
 
@@ -368,7 +368,7 @@ class TestLoading:
     def settings(self, tmp_path: Path, **more: object) -> Settings:
         return Settings(cache_dir=str(tmp_path / "cache"), **more)
 
-    def test_nothing_is_loaded_without_gpus_or_where_they_are_not_wanted(self, tmp_path: Path) -> None:
+    def test_nothing_is_loaded_without_wanted_gpus(self, tmp_path: Path) -> None:
         gpu_kernels.load_where_needed(core(), self.settings(tmp_path, gpu_kernels=False))
         self.gpus = []
         gpu_kernels.load_where_needed(core(), self.settings(tmp_path))
@@ -389,7 +389,7 @@ class TestLoading:
         gpu_kernels.load_where_needed(core(), self.settings(tmp_path))
         assert (self.loaded, self.made) == ([str(there)], [])
 
-    def test_those_of_the_wheel_are_not_for_a_tensorflow_that_is_compiled_otherwise(
+    def test_a_differently_compiled_tensorflow_ignores_wheels(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         there = tmp_path / "there.so"
@@ -401,7 +401,7 @@ class TestLoading:
         assert self.loaded == [str(path) for path in self.made]
         assert len(self.made) == 1
 
-    def test_a_cache_that_others_can_write_to_is_refused(self, tmp_path: Path) -> None:
+    def test_a_cache_others_can_write_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "cache").mkdir(mode=0o777)
         (tmp_path / "cache").chmod(0o777)
         with pytest.raises(ConfigError, match="TFCOLLECTIVE_CACHE_DIR"):

@@ -21,7 +21,7 @@ def row(shown, task):
     return next(line for line in shown.splitlines() if line.split()[:1] == [task])
 
 
-def test_an_evaluator_that_raises_is_named_and_training_goes_on(yarn, on_yarn, capfd):
+def test_an_evaluator_that_raises_is_named(yarn, on_yarn, capfd):
     run = {"task_specs": SPECS, "kwargs": {"fails": True}}
     assert tfcollective.run(yarn_jobs.with_evaluator, ("evaluating",), **run, **on_yarn()) == [2.0, 2.0]
     said = capfd.readouterr().err
@@ -33,7 +33,7 @@ def test_an_evaluator_that_raises_is_named_and_training_goes_on(yarn, on_yarn, c
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_an_evaluator_whose_container_is_killed_is_named_and_training_goes_on(yarn, on_yarn, tmp_path, capfd):
+def test_an_evaluator_with_killed_container_is_named(yarn, on_yarn, tmp_path, capfd):
     def kill():
         yarn.until((tmp_path / "evaluating").exists, "the evaluator runs", 300)
         os.kill(yarn.process(yarn.only_app(), "tfcollective_launchers.yarn.container", "evaluator-0"), signal.SIGKILL)

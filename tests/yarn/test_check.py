@@ -29,7 +29,7 @@ def test_all_is_well(yarn):
     assert yarn.latest()["name"] == "tfcollective-check"
 
 
-def test_the_old_name_says_what_is_wrong_and_how_it_went(yarn, tmp_path):
+def test_the_old_name_reports_problems_and_result(yarn, tmp_path):
     before = len(yarn.apps("FINISHED"))
     done = check("-c", OLD_NAME, "--remote-python", sys.executable, "--queue", "nosuch", HADOOP_CONF_DIR=str(tmp_path))
     assert done.returncode == 1

@@ -27,7 +27,7 @@ def run(on_yarn, specs=TRIO, **options):
     return tfcollective.run(train_on, task_specs=specs, **options, **on_yarn())
 
 
-def test_a_rank_that_is_killed_is_replaced_in_its_container(yarn, on_yarn, disturb, capfd):
+def test_a_killed_rank_returns_in_its_container(yarn, on_yarn, disturb, capfd):
     seen = {}
 
     def act(training):
@@ -77,7 +77,7 @@ def test_a_container_that_is_killed_is_requested_again(yarn, on_yarn, disturb, c
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_a_container_that_is_asked_to_end_leaves_in_order_and_another_one_is_requested(yarn, on_yarn, disturb, capfd):
+def test_a_container_asked_to_end_is_replaced(yarn, on_yarn, disturb, capfd):
     """As YARN does before it takes one away."""
 
     def act(training):
@@ -96,7 +96,7 @@ def test_a_container_that_is_asked_to_end_leaves_in_order_and_another_one_is_req
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_a_job_whose_containers_are_not_all_granted_begins_with_fewer(yarn, on_yarn, disturb, capfd):
+def test_a_job_begins_with_fewer_containers(yarn, on_yarn, disturb, capfd):
     """The cluster has room for two of the three containers."""
     specs = {"chief": TaskSpec("2400 MiB", 1), "worker": TaskSpec("2400 MiB", 1, instances=2, min_instances=1)}
     disturb(lambda training: training.trains_with(2))
@@ -107,7 +107,7 @@ def test_a_job_whose_containers_are_not_all_granted_begins_with_fewer(yarn, on_y
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_a_job_grows_to_its_largest_world_and_a_stopped_agent_is_followed_by_another_one(yarn, on_yarn, disturb, capfd):
+def test_a_stopped_agent_is_followed_by_another(yarn, on_yarn, disturb, capfd):
     """Its machine does not answer, as far as one can see; there is no other one, and so it is used again."""
     seen = {}
 
@@ -134,9 +134,7 @@ MASTER = "com.anaconda.skein.ApplicationMaster"
 
 
 @pytest.mark.parametrize("words", [(MASTER, "java"), ("tfcollective_launchers.yarn.master", "python")])
-def test_a_job_whose_master_is_lost_goes_on_from_its_backup_as_the_same_application(
-    yarn, on_yarn, disturb, capfd, tmp_path, words
-):
+def test_a_lost_masters_job_resumes_from_backup(yarn, on_yarn, disturb, capfd, tmp_path, words):
     """YARN starts the master again, and the submitter follows the job there. The processes are skein's and ours."""
     seen = {}
 
@@ -175,7 +173,7 @@ def test_a_job_whose_master_is_lost_goes_on_from_its_backup_as_the_same_applicat
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_a_job_that_has_lost_its_master_too_often_is_submitted_again(yarn, on_yarn, disturb, tmp_path, capfd):
+def test_losing_masters_too_often_submits_again(yarn, on_yarn, disturb, tmp_path, capfd):
     """All containers end with it, so no rank has the state any longer."""
 
     def act(training):
@@ -194,7 +192,7 @@ def test_a_job_that_has_lost_its_master_too_often_is_submitted_again(yarn, on_ya
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
-def test_an_experiment_goes_on_when_the_container_of_rank_0_is_lost(yarn, on_yarn, tmp_path, when_all_run):
+def test_an_experiment_outlasts_rank_0s_container(yarn, on_yarn, tmp_path, when_all_run):
     specs = {"chief": TaskSpec("1500 MiB", 1), "worker": TaskSpec("1500 MiB", 1, min_instances=0)}
     epochs = 4
     model_dir = tmp_path / "model"

@@ -43,7 +43,7 @@ def test_hdfs_is_full(yarn, on_yarn, hdfs):
     assert list(files.list_files(f"{hdfs.url}/full")) == ["model"]
 
 
-def test_hdfs_is_read_only_when_the_job_is_sent(yarn, on_yarn, read_only):
+def test_hdfs_is_read_only_at_submission(yarn, on_yarn, read_only):
     with pytest.raises(LaunchError, match="safe mode"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn())
     assert not yarn.apps()
@@ -66,7 +66,7 @@ def test_hdfs_becomes_read_only_while_a_job_runs(yarn, on_yarn, hdfs, when_all_r
         assert path.read_text() == "old"
 
 
-def test_the_resource_manager_is_started_again_and_the_job_goes_on(yarn, on_yarn, when_all_run, tmp_path):
+def test_a_job_outlasts_the_resource_managers_restart(yarn, on_yarn, when_all_run, tmp_path):
     def restart(app_id):
         command = [sys.executable, str(HADOOP), "restart", "resourcemanager", "--state", os.environ["HADOOP_HOME"]]
         subprocess.run(command, check=True, capture_output=True, timeout=700)
@@ -119,7 +119,7 @@ def expired_credentials(folder):
     (folder / "skein.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
 
 
-def test_credentials_of_skeins_that_are_out_of_date_do_not_matter(yarn, on_yarn, tmp_path):
+def test_outdated_skein_credentials_do_not_matter(yarn, on_yarn, tmp_path):
     expired_credentials(tmp_path)
     environ = {**os.environ, "SKEIN_CONFIG": str(tmp_path)}
     theirs = [sys.executable, "-c", "import skein; skein.Client()"]

@@ -69,7 +69,7 @@ def test_files_are_replaced_listed_and_removed(place, tmp_path):
         pass
 
 
-def test_processes_are_started_where_a_file_system_was_used(place):
+def test_processes_start_after_using_file_systems(place):
     write(f"{place}/x", b"x")
     process = spawn([sys.executable, "-c", "print('here')"], dict(os.environ), None)
     said, _ = process.communicate(timeout=60)

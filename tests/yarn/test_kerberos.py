@@ -47,7 +47,7 @@ def place(yarn, ticket, tmp_path):
     return f"{folder}/data"
 
 
-def test_the_ranks_of_a_user_with_a_ticket_read_and_write_their_files(yarn, place, on_yarn):
+def test_ranks_use_files_with_a_users_ticket(yarn, place, on_yarn):
     """They have no ticket: skein gets tokens for them."""
     texts = tfcollective.run(yarn_jobs.read_and_write, (place,), task_specs=PAIR, **on_yarn())
     assert texts == [("only for alice", False)] * 2
@@ -67,7 +67,7 @@ def test_tokens_are_renewed_while_a_job_runs(yarn, place, on_yarn, when_all_run,
     assert texts == [("only for alice", False)] * 2
 
 
-def test_without_a_ticket_nothing_is_sent_and_the_error_says_what_to_do(yarn, on_yarn):
+def test_without_a_ticket_nothing_is_sent(yarn, on_yarn):
     with pytest.raises(LaunchError, match="kinit"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn())
     assert not yarn.apps()
@@ -88,7 +88,7 @@ def test_the_command_line_says_so_too(yarn):
     assert "Traceback" not in done.stderr
 
 
-def test_a_check_says_what_to_do_without_a_ticket(yarn):
+def test_a_check_without_a_ticket_gives_advice(yarn):
     check = [sys.executable, "-m", "tfcollective", "check", "--launcher", "yarn"]
     done = subprocess.run(check, env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0

@@ -87,7 +87,7 @@ def _left(seen):
     return sum(one["node"] != seen["lost"] for one in seen["first"].values())
 
 
-def test_a_job_of_fixed_size_ends_and_names_the_machine(yarn, nodes, on_yarn, when_all_run, tmp_path):
+def test_a_fixed_job_names_the_lost_machine(yarn, nodes, on_yarn, when_all_run, tmp_path):
     lost = []
 
     def lose(app_id):
@@ -104,7 +104,7 @@ def test_a_job_of_fixed_size_ends_and_names_the_machine(yarn, nodes, on_yarn, wh
     assert re.search(rf"the container of \S+ on {re.escape(lost[0])} ", str(caught.value)), caught.value
 
 
-def test_a_job_goes_on_from_its_backup_when_the_machine_of_its_master_is_lost(yarn, nodes, on_yarn, disturb, tmp_path):
+def test_a_job_outlasts_its_masters_machine(yarn, nodes, on_yarn, disturb, tmp_path):
     seen = {}
 
     def act(training):

@@ -18,9 +18,7 @@ WHEELS = Path(__file__).resolve().parents[2] / "dist"
 
 
 @pytest.mark.skipif(not list(WHEELS.glob("*.whl")), reason="only `make test-yarn` builds the wheel that is packed")
-def test_the_running_environment_is_packed_and_travels_from_here_and_from_hdfs(
-    yarn, on_yarn, hdfs, tmp_path, monkeypatch
-):
+def test_the_packed_environment_travels_with_hdfs_too(yarn, on_yarn, hdfs, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)  # pip takes a directory here for the package of that name
     pack = {

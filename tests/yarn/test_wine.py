@@ -106,7 +106,7 @@ def test_the_examples_run_as_they_are(yarn, hdfs, script):
     assert any(name == "model.keras" or name.endswith("saved_model.pb") for name in found)
 
 
-def test_a_chief_that_is_killed_goes_on_from_its_checkpoint_with_the_same_loss(yarn, on_yarn, hdfs, tmp_path, capfd):
+def test_a_killed_chief_resumes_with_equal_loss(yarn, on_yarn, hdfs, tmp_path, capfd):
     specs = {role: EVERYBODY[role] for role in ("chief", "worker")}
 
     def kill():

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.yarn, pytest.mark.timeout(600)]
 PAIR = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 1)}
 
 
-def test_a_keras_model_trains_to_the_same_loss_as_on_this_machine(yarn, on_yarn):
+def test_keras_reaches_the_loss_of_this_machine(yarn, on_yarn):
     specs = {"chief": TaskSpec("1500 MiB", 1), "worker": TaskSpec("1500 MiB", 1, instances=2)}
     there = tfcollective.run(yarn_jobs.train, task_specs=specs, start_timeout=300, **on_yarn())
     here = tfcollective.run(yarn_jobs.train, task_specs=specs, start_timeout=300)
@@ -69,7 +69,7 @@ def _gpus(resources):
     return {one["name"]: one["value"] for one in kinds}["yarn.io/gpu"]
 
 
-def test_a_task_that_raises_is_named_with_its_traceback(yarn, on_yarn):
+def test_a_raising_task_shows_its_traceback(yarn, on_yarn):
     with pytest.raises(WorkerFailedError, match="this rank has had enough") as caught:
         tfcollective.run(yarn_jobs.fail_on_one, task_specs=PAIR, **on_yarn())
     assert caught.value.first["task"] == "worker:0"
@@ -124,7 +124,7 @@ def test_the_coordinator_itself_is_killed(yarn, on_yarn, when_all_run):
         tfcollective.run(yarn_jobs.go_on, task_specs=PAIR, **on_yarn())
 
 
-def test_yarn_kills_a_container_that_takes_too_much_memory(yarn, on_yarn):
+def test_yarn_kills_an_oversized_container(yarn, on_yarn):
     with pytest.raises(LaunchError, match=r"worker-0.*physical memory"):
         tfcollective.run(yarn_jobs.eat_memory, task_specs=PAIR, **on_yarn())
 
@@ -190,28 +190,28 @@ def test_ctrl_c_ends_the_application(yarn, submitter, tmp_path):
     ],
     ids=["queue", "label", "memory", "vcores", "gpus", "gpus without their label"],
 )
-def test_what_yarn_would_never_grant_is_refused_before_anything_is_sent(yarn, on_yarn, specs, platform, said):
+def test_an_impossible_request_is_not_sent(yarn, on_yarn, specs, platform, said):
     before = len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED"))
     with pytest.raises(ConfigError, match=said):
         tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn(**platform))
     assert len(yarn.apps("NEW,ACCEPTED,RUNNING,FINISHED,FAILED,KILLED")) == before
 
 
-def test_what_only_the_queue_does_not_allow_is_named(yarn, on_yarn):
+def test_a_refusal_of_the_queue_is_named(yarn, on_yarn):
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("400 MiB", 7)}  # of the 8 that the node has
     said = r"has ended \(failed\).*Invalid resource request.*vCores:6[,>].*asks for .*worker-0 \(400 MiB, 7 vcores\)"
     with pytest.raises(LaunchError, match=said):
         tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn())
 
 
-def test_containers_that_do_not_come_in_time_release_the_others(yarn, on_yarn):
+def test_late_containers_release_the_others(yarn, on_yarn):
     specs = {"chief": TaskSpec("400 MiB", 1), "worker": TaskSpec("4 GiB", 1, instances=2)}
     said = r"[012] of 3 containers came within 90 s; missing: .*worker-\d \(4096 MiB, 1 vcores\).*free now: 127.0.0.11"
     with pytest.raises(RendezvousError, match=said):
         tfcollective.run(yarn_jobs.report, task_specs=specs, **on_yarn(allocation_timeout=90.0))
 
 
-def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_yarn):
+def test_an_environment_that_fails_is_quoted(yarn, on_yarn):
     hook = 'case "$SKEIN_CONTAINER_ID" in worker*) echo no such environment >&2; exit 3;; esac'
     with pytest.raises(
         LaunchError, match=r"(?s)container of worker-0 was ended.*before the job had begun.*no such environment"
@@ -219,12 +219,12 @@ def test_an_environment_that_does_not_start_is_named_with_what_it_said(yarn, on_
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(pre_script_hook=hook))
 
 
-def test_an_interpreter_that_is_not_on_the_nodes_is_named(yarn, on_yarn):
+def test_an_absent_interpreter_is_named(yarn, on_yarn):
     with pytest.raises(LaunchError, match=r"(?s)without its coordinator's report.*/nowhere/python: No such file"):
         tfcollective.run(yarn_jobs.report, task_specs=PAIR, **on_yarn(python="/nowhere/python"))
 
 
-def test_containers_that_stay_get_one_function_after_the_other(yarn, on_yarn):
+def test_containers_run_one_function_after_another(yarn, on_yarn):
     with tfcollective.cluster(PAIR, **on_yarn()) as kept:
         first, second = kept.run(yarn_jobs.report), kept.run(yarn_jobs.report)
         assert [one[:4] for one in first] == [(0, 2, 1.0, "127.0.0.11"), (1, 2, 1.0, "127.0.0.11")]
@@ -234,7 +234,7 @@ def test_containers_that_stay_get_one_function_after_the_other(yarn, on_yarn):
         assert kept.run(yarn_jobs.report) == first
 
 
-def test_a_module_from_hdfs_runs_in_place_of_the_experiment_by_a_given_client(yarn, on_yarn, hdfs, tmp_path, capfd):
+def test_an_hdfs_module_replaces_the_experiment(yarn, on_yarn, hdfs, tmp_path, capfd):
     import skein
 
     (tmp_path / "a_task.py").write_text("import yarn_jobs; print('module on rank', yarn_jobs.report()[0], flush=True)")
@@ -250,7 +250,7 @@ def test_a_module_from_hdfs_runs_in_place_of_the_experiment_by_a_given_client(ya
     assert {f"[{rank}]<stdout>: module on rank {rank}" for rank in range(2)} <= set(said.splitlines())
 
 
-def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_path):
+def test_a_detached_job_ends_by_its_id(yarn, submitter, tmp_path):
     process = submitter("--detach", "--job-name", "alone")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
@@ -269,7 +269,7 @@ def test_a_detached_job_is_asked_for_and_ended_by_its_id(yarn, submitter, tmp_pa
 
 
 @pytest.mark.kill
-def test_a_detached_job_whose_master_is_lost_can_be_asked_for_and_ended(yarn, submitter, tmp_path):
+def test_a_masterless_detached_job_can_be_ended(yarn, submitter, tmp_path):
     process = submitter("--detach", "--min-np", "2")
     _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said

@@ -66,7 +66,7 @@ def order(*argv, **options):
     return encode_line(AgentConfig("job", (worker,) if argv else (), **options)).decode()
 
 
-def test_an_agent_runs_its_part_and_says_how_it_ended(server, client, key, tmp_path, monkeypatch):
+def test_agent_runs_its_part_and_reports_ends(server, client, key, tmp_path, monkeypatch):
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path))
     path = tmp_path / "said"
     program = f"import os; open({str(path)!r}, 'w').write(os.environ['TFCOLLECTIVE_BIND_HOST'])"
@@ -85,7 +85,7 @@ def node_id():
     return current_node_id()
 
 
-def test_what_goes_wrong_before_there_is_a_process_reaches_the_launcher(server, client, key, tmp_path, monkeypatch):
+def test_an_early_failure_reaches_the_launcher(server, client, key, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "file" / "x"))
     client.put(item_key(orders_key(0), 0), order("true"))
@@ -135,7 +135,7 @@ def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
             node.enroll(settings(server, stale, timeout=0.0), "127.0.0.1", key_file, time.sleep)
 
 
-def test_the_refusal_of_a_launcher_is_raised_with_its_text(server, client, key):
+def test_a_launchers_refusal_keeps_its_text(server, client, key):
     client.put(item_key(orders_key(0), 0), refusal_line("not needed").decode())
     with pytest.raises(ConfigError, match="not needed"):
         serve(settings(server, key))
@@ -146,7 +146,7 @@ def test_no_orders(server, key):
         serve(settings(server, key, timeout=0.5))
 
 
-def test_an_agent_without_orders_outlasts_its_coordinator_as_long_as_ranks_do(server, key, monkeypatch):
+def test_without_orders_an_agent_waits_like_ranks(server, key, monkeypatch):
     limits = []
 
     class Noted(Heartbeat):
@@ -160,7 +160,7 @@ def test_an_agent_without_orders_outlasts_its_coordinator_as_long_as_ranks_do(se
     assert limits == [TIMING.coordinator_lost]
 
 
-def test_a_signal_before_the_orders_ends_the_agent_in_order(server, client, key):
+def test_a_signal_before_orders_ends_the_agent(server, client, key):
     """As process 1 of a container it would have no default for it."""
     arrived = threading.Thread(target=lambda: (client.call(ListNodes(0, within(20))), os.kill(os.getpid(), 15)))
     arrived.start()
@@ -208,13 +208,13 @@ def line(command):
     return encode_line(Order.of(command))
 
 
-def test_a_signal_that_the_launcher_has_not_sent_is_reported(watched):
+def test_a_signal_from_elsewhere_is_reported(watched):
     signal.raise_signal(signal.SIGTERM)
     assert watched.run() == End(None, "SIGTERM")
     assert watched.processes.stopped == [(StopCause.REQUEST, signal.SIGTERM)]
 
 
-def test_a_signal_after_the_launchers_order_is_no_news(watched):
+def test_a_signal_after_an_order_goes_unreported(watched):
     watched.launcher.write(line(KillCommand("worker:1", "because")) + line(StopCommand(15, StopCause.ELSEWHERE)))
     original = watched.processes.stop
 
@@ -229,7 +229,7 @@ def test_a_signal_after_the_launchers_order_is_no_news(watched):
     assert watched.processes.stopped == [(StopCause.ELSEWHERE, 15), (StopCause.REQUEST, 15)]
 
 
-def test_signals_for_the_program_are_passed_on_wherever_they_come_from(watched):
+def test_signals_for_the_program_are_passed_on(watched):
     watched.launcher.write(line(SignalCommand(signal.SIGUSR2)))
     signal.raise_signal(signal.SIGUSR1)
     watched.launcher.close()
@@ -243,14 +243,14 @@ def test_the_end_of_the_orders_is_no_request(watched):
     assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
 
 
-def test_a_node_that_its_launcher_has_given_up_is_lost_to_who_has_started_it(watched):
+def test_an_abandoned_node_has_lost_its_launcher(watched):
     watched.launcher.write(line(StopCommand(15, StopCause.ABANDONED)))
     end = watched.run()
     assert "lost its launcher" in end.failure
     assert watched.processes.stopped == [(StopCause.ABANDONED, signal.SIGTERM)]
 
 
-def test_the_loss_of_the_coordinator_is_the_end_of_the_launcher(watched):
+def test_losing_the_coordinator_means_losing_the_launcher(watched):
     """Its stdin may stay open: the process that holds it may have been stopped."""
     watched.interrupts.coordinator_lost()
     assert watched.run().exit_code == 70
@@ -262,7 +262,7 @@ def test_words_that_are_no_order_are_passed_over(watched):
     assert watched.run() == End(None, None)
 
 
-def test_an_agent_whose_launcher_dies_at_birth_ends_at_once():
+def test_a_dead_launcher_ends_its_agent_immediately():
     reader, writer = os.pipe()
     with os.fdopen(reader), os.fdopen(writer, "wb", buffering=0) as launcher:
         launcher.write(encode_line(NodeSettings("127.0.0.1:9", "ab" * 32, "here", ("lo",))))

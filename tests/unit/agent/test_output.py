@@ -49,7 +49,7 @@ def test_nothing_is_lost_however_the_stream_is_cut(seed):
     assert all(b"\n" not in piece[:-1] for piece in pieces)
 
 
-def test_the_tail_keeps_the_last_lines_and_no_progress():
+def test_the_tail_keeps_last_lines_without_progress():
     tail = Tail()
     for index in range(30):
         tail.add(f"line {index}\n".encode())
@@ -60,7 +60,7 @@ def test_the_tail_keeps_the_last_lines_and_no_progress():
     assert tail.lines()[-2:] == ("line 29", "�")
 
 
-def test_the_tail_leaves_out_what_tensorflow_says_when_it_starts():
+def test_the_tail_omits_tensorflows_startup_messages():
     noise = (
         "WARNING: All log messages before absl::InitializeLog() is called are written to STDERR",
         "I0000 00:00:1.5 7 port.cc:153] oneDNN custom operations are on. You may see slightly different results",
@@ -91,7 +91,7 @@ def pump(data, *, prefix=b"[0]<stdout>: ", copy=None, tail=None):
         return file.read()
 
 
-def test_lines_get_the_prefix_and_the_file_gets_the_bytes(tmp_path):
+def test_lines_get_prefixes_and_files_raw_bytes(tmp_path):
     path, tail = tmp_path / "copy", Tail()
     shown = pump(b"one\n1/2\r2/2\ntwo", copy=path.open("wb", buffering=0), tail=tail)
     assert shown == b"[0]<stdout>: one\n[0]<stdout>: 1/2\r[0]<stdout>: 2/2\n[0]<stdout>: two\n"
@@ -99,7 +99,7 @@ def test_lines_get_the_prefix_and_the_file_gets_the_bytes(tmp_path):
     assert tail.lines() == ("one", "2/2", "two")
 
 
-def test_a_file_that_cannot_be_written_does_not_stop_the_output():
+def test_an_unwritable_file_does_not_stop_output():
     with Path("/dev/full").open("wb", buffering=0) as full:
         assert pump(b"one\ntwo\n", prefix=b"", copy=full) == b"one\ntwo\n"
 
@@ -123,7 +123,7 @@ def test_a_pump_that_is_late_is_waited_for():
         assert tail.lines() == ("the last word",)
 
 
-def test_a_stream_that_another_process_holds_open_is_not_waited_for():
+def test_a_stream_held_open_is_not_awaited():
     source, feed = os.pipe()
     with Path("/dev/null").open("wb", buffering=0) as null:
         one = OutputPump(os.fdopen(source, "rb", buffering=0), Console(null.fileno()), b"")
@@ -133,7 +133,7 @@ def test_a_stream_that_another_process_holds_open_is_not_waited_for():
         one.join(within(20))
 
 
-def test_a_stream_that_another_process_keeps_filling_is_not_waited_for():
+def test_a_stream_being_filled_is_not_awaited():
     source, feed = os.pipe()
     closed = threading.Event()
 
@@ -155,7 +155,7 @@ def test_a_stream_that_another_process_keeps_filling_is_not_waited_for():
         one.join(within(20))
 
 
-def test_a_reader_that_has_gone_does_not_stop_the_process():
+def test_a_vanished_reader_does_not_stop_processes():
     reader, writer = os.pipe()
     os.close(reader)
     console = Console(writer)
@@ -168,7 +168,7 @@ def test_a_reader_that_has_gone_does_not_stop_the_process():
     os.close(writer)
 
 
-def test_a_reader_that_is_slow_loses_nothing_of_a_stream_that_does_not_block():
+def test_a_slow_nonblocking_reader_loses_nothing():
     reader, writer = os.pipe2(os.O_NONBLOCK)
     os.set_blocking(reader, True)
     data = bytes(range(256)) * 4096  # more than a pipe holds

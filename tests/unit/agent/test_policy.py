@@ -41,12 +41,12 @@ def test_only_a_request_leaves_time_for_a_checkpoint(cause, number):
 
 @pytest.mark.parametrize("earlier", [cause for cause in StopCause if cause is not StopCause.PREEMPTION])
 @pytest.mark.parametrize("cause", [StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.PREEMPTION])
-def test_a_failure_changes_nothing_where_the_processes_are_being_stopped(earlier, cause):
+def test_a_failure_while_processes_stop_changes_nothing(earlier, cause):
     assert next_stop(Stop(earlier, 1.0), Stop(cause, 2.0)) is None
 
 
 @pytest.mark.parametrize("first", NUMBERS)
-def test_only_a_person_asks_again_and_means_more_by_it(first):
+def test_only_a_repeated_ctrl_c_kills(first):
     earlier = Stop(StopCause.REQUEST, 1.0, first)
     for repeated in (signal.SIGTERM, signal.SIGHUP):
         assert next_stop(earlier, Stop(StopCause.REQUEST, 2.0, repeated)) is None
@@ -55,7 +55,7 @@ def test_only_a_person_asks_again_and_means_more_by_it(first):
 
 
 @pytest.mark.parametrize("earlier", [StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED])
-def test_a_request_does_not_put_off_an_end_that_has_begun(earlier):
+def test_a_request_does_not_delay_an_end(earlier):
     assert next_stop(Stop(earlier, 1.0), Stop(StopCause.REQUEST, 2.0, signal.SIGTERM)) is None
 
 
@@ -66,7 +66,7 @@ def test_the_end_of_the_launcher_ends_a_grace():
     assert next_stop(abandoned, Stop(StopCause.ABANDONED, 3.0)) is None
 
 
-def test_what_is_asked_to_leave_may_do_so_unless_the_job_ends():
+def test_preempted_processes_may_leave_until_the_end():
     asked = Stop(StopCause.PREEMPTION, 1.0)
     for cause in (StopCause.FAILURE, StopCause.PREEMPTION):
         assert next_stop(asked, Stop(cause, 2.0)) is None

@@ -43,7 +43,7 @@ def watch(clock, commands, file=None, command=()):
     return PreemptionWatch(file, command, {"A": "b"}, "/there", LIMITS, clock, commands.start)
 
 
-def test_without_a_file_or_a_command_nothing_is_looked_for(clock, commands):
+def test_without_file_or_command_nothing_is_polled(clock, commands):
     one = watch(clock, commands)
     one.tick()
     assert one.wake_at is None
@@ -63,7 +63,7 @@ def test_a_file_is_looked_for_again_and_again(clock, commands, tmp_path):
 
 
 @pytest.mark.parametrize(("status", "says"), [(0, True), (1 << 8, False), (22 << 8, False), (signal.SIGKILL, False)])
-def test_exit_code_0_of_the_command_is_the_notice(clock, commands, status, says):
+def test_exit_code_0_of_the_command_notifies(clock, commands, status, says):
     one = watch(clock, commands, command=COMMAND)
     one.tick()
     one.ended(99, 0)  # another process
@@ -73,7 +73,7 @@ def test_exit_code_0_of_the_command_is_the_notice(clock, commands, status, says)
     assert (one.wake_at is None) is says
 
 
-def test_one_command_runs_at_a_time_and_is_killed_when_it_takes_too_long(clock, commands, monkeypatch, caplog):
+def test_a_slow_command_is_killed_before_another(clock, commands, monkeypatch, caplog):
     killed = []
     monkeypatch.setattr(preemption, "signal_group", lambda pid, number: killed.append((pid, number)))
     one = watch(clock, commands, command=COMMAND)

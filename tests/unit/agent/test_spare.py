@@ -165,7 +165,7 @@ def prepare(supervisor):
     supervisor.prepare(worker(0), ("xml.dom",))
 
 
-def test_a_spare_becomes_the_next_process_that_is_started(job):
+def test_a_spare_becomes_the_next_process(job):
     supervisor, reports = job
     prepare(supervisor)
     spare = supervisor._spare.pid

@@ -88,7 +88,7 @@ def test_success(tmp_path, clock):
     assert {str(task) for task, _, _ in reports.begun} == {"worker:0", "worker:1"}
 
 
-def test_after_a_failure_the_others_get_a_grace_then_signals(tmp_path, clock):
+def test_after_a_failure_signals_follow_a_grace(tmp_path, clock):
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
     )
@@ -122,7 +122,7 @@ def test_a_second_request_kills_at_once(tmp_path, clock):
     assert reports.ended[0].signal == signal.SIGKILL
 
 
-def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_path, clock):
+def test_a_rank_has_the_grace_to_checkpoint(tmp_path, clock):
     saves = (
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), time.sleep(0.5), sys.exit(7)))\n"
@@ -142,7 +142,7 @@ def test_a_rank_that_is_ended_on_request_has_the_grace_for_its_checkpoint(tmp_pa
     assert (reports.ended[1].rank, reports.ended[1].exit_code) == (0, 7)
 
 
-def test_a_rank_that_raised_before_it_was_ended_has_failed_and_was_not_stopped(tmp_path, clock):
+def test_a_rank_that_raised_first_has_failed(tmp_path, clock):
     """Its process takes longer to end than the others may."""
     raises = (
         "import os, signal, time\nfrom tfcollective._base.failures import write_exception\n"
@@ -174,7 +174,7 @@ if {joins_again}: os.unlink(path)
 @pytest.mark.parametrize(
     ("final", "joins_again", "failed"), [(True, False, True), (True, True, False), (False, False, False)]
 )
-def test_a_command_that_hides_the_exception_of_its_program_has_failed(tmp_path, clock, final, joins_again, failed):
+def test_a_command_that_hides_an_exception_fails(tmp_path, clock, final, joins_again, failed):
     """As ``python train.py | tee log`` does; not one whose program has caught the error or was started again."""
     supervisor, reports = supervise(tmp_path, clock, RAISES.format(final=final, joins_again=joins_again))
     reap_until(supervisor, lambda: supervisor.done)
@@ -197,7 +197,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("left", [False, True])
-def test_a_command_that_ends_while_its_program_goes_on_has_failed(tmp_path, clock, left):
+def test_a_command_ending_before_its_program_fails(tmp_path, clock, left):
     """As a script that starts it with ``&`` does; not one whose program has left the job, and only cleans up."""
     wrapper = f"""
 import subprocess, sys
@@ -226,7 +226,7 @@ WRAPPED = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c
 WITHOUT = "import time; print(1, flush=True); time.sleep(60)"
 
 
-def test_a_signal_for_the_program_reaches_it_and_ends_no_other_process(tmp_path, clock):
+def test_a_program_signal_ends_no_other_process(tmp_path, clock):
     """Without a handler it would end a wrapper, and a rank that has not come so far or does not expect it."""
     supervisor, reports = supervise(tmp_path, clock, HANDLES, WRAPPED, WITHOUT, elastic=True)
     logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
@@ -243,7 +243,7 @@ KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.mark.parametrize(("counts", "hinted"), [((3, 4), True), ((3, 3), False), ((None, 4), False)])
-def test_a_process_that_the_kernel_may_have_killed_for_lack_of_memory_has_a_hint(tmp_path, clock, counts, hinted):
+def test_a_possible_kill_for_memory_is_hinted(tmp_path, clock, counts, hinted):
     kills = [None if count is None else MemoryKills("host", count) for count in counts]
     supervisor, reports = supervise(tmp_path, clock, KILLED, killed_for_memory=lambda: kills.pop(0))
     reap_until(supervisor, lambda: supervisor.done)
@@ -254,7 +254,7 @@ def test_a_process_that_the_kernel_may_have_killed_for_lack_of_memory_has_a_hint
 SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)
 
 
-def test_a_silent_process_that_is_not_stopped_is_not_killed(tmp_path, clock, caplog):
+def test_a_silent_running_process_is_not_killed(tmp_path, clock, caplog):
     supervisor, reports = supervise(tmp_path, clock, "print(1, flush=True)\nwhile True: pass")
     reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size)
     supervisor.kill(SILENT)
@@ -271,7 +271,7 @@ def test_a_silent_process_that_is_not_stopped_is_not_killed(tmp_path, clock, cap
         ("no data", ExitReason.ENDED),
     ],
 )
-def test_a_program_for_horovod_says_on_stderr_that_another_rank_has_ended(tmp_path, clock, said, reason):
+def test_a_lost_horovod_peer_is_a_consequence(tmp_path, clock, said, reason):
     supervisor, reports = supervise(tmp_path, clock, f"import sys; sys.exit('UnknownError: {said}')")
     reap_until(supervisor, lambda: supervisor.done)
     assert (reports.ended[0].exit_code, reports.ended[0].reason) == (1, reason)
@@ -300,7 +300,7 @@ def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):
     assert "cannot run '/no/such/program'" in reports.ended[0].stderr_tail[0]
 
 
-def test_a_script_without_an_interpreter_is_told_what_it_needs(tmp_path, clock):
+def test_a_script_without_interpreter_gets_advice(tmp_path, clock):
     script = tmp_path / "train"
     script.write_text("echo 1\n")
     script.chmod(0o755)
@@ -311,7 +311,7 @@ def test_a_script_without_an_interpreter_is_told_what_it_needs(tmp_path, clock):
     assert "a first line that names its interpreter, such as #!/bin/sh" in reports.ended[0].stderr_tail[0]
 
 
-def test_nothing_is_started_where_the_directory_of_the_job_is_gone(tmp_path, clock):
+def test_nothing_starts_without_the_jobs_directory(tmp_path, clock):
     """A process would find no key, and could leave no record of that; neither could another one in its place."""
     directory = tmp_path / "job"
     directory.mkdir()
@@ -336,7 +336,7 @@ def test_the_records_hold_the_last_lines_of_stderr(tmp_path, clock):
     assert reports.ended[0].stderr_tail[-1] == "49"
 
 
-def test_output_that_cannot_be_kept_is_a_failure_that_says_so(tmp_path, clock):
+def test_output_that_cannot_be_kept_fails_clearly(tmp_path, clock):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "rank.1").write_text("in the way")
     supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", "print(1)")
@@ -396,7 +396,7 @@ def later(index, program):
     return WorkerPlan(TaskKey("worker", index), index, (sys.executable, "-c", program), {})
 
 
-def test_the_agent_of_an_elastic_job_may_have_no_process_for_a_while(tmp_path, clock):
+def test_an_elastic_agent_may_have_no_process(tmp_path, clock):
     supervisor, reports = elastic(tmp_path, clock)
     supervisor.start()
     assert not supervisor.done
@@ -411,7 +411,7 @@ def test_the_agent_of_an_elastic_job_may_have_no_process_for_a_while(tmp_path, c
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(60)"
 
 
-def test_a_process_that_is_to_leave_alone_has_the_grace_to_leave_by_itself(tmp_path, clock):
+def test_a_process_leaving_alone_has_the_grace(tmp_path, clock):
     gate = tmp_path / "gate"
     waits = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
     supervisor, reports = supervise(tmp_path, clock, waits, f"{waits}\nraise ValueError", DEAF, elastic=True)
@@ -438,7 +438,7 @@ def test_a_process_that_is_to_leave_alone_has_the_grace_to_leave_by_itself(tmp_p
     assert reports.ended[3].exit_code == 0
 
 
-def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_themselves(tmp_path, clock):
+def test_ranks_of_a_preempted_node_have_grace(tmp_path, clock):
     gate = tmp_path / "gate"
     leaves = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
     raises = f"{leaves}\nraise ValueError"
@@ -464,7 +464,7 @@ def test_ranks_of_a_node_that_is_to_be_taken_away_have_the_grace_to_leave_by_the
     assert all(record.leaving and not record.raised for record in reports.ended)
 
 
-def test_a_file_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
+def test_a_users_file_preempts_a_node(tmp_path, clock):
     notice = tmp_path / "notice"
     waits = f"import os, time\nwhile not os.path.exists({str(notice)!r}): time.sleep(0.01)"
     supervisor, reports = supervise(tmp_path, clock, waits, elastic=True, preemption_file=str(notice))
@@ -478,7 +478,7 @@ def test_a_file_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
     assert len(reports.notices) == 1
 
 
-def test_a_command_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
+def test_a_users_command_preempts_a_node(tmp_path, clock):
     command = (sys.executable, "-c", "pass")
     supervisor, reports = supervise(tmp_path, clock, DEAF, elastic=True, preemption_command=command)
     supervisor.tick()
@@ -488,13 +488,13 @@ def test_a_command_of_the_user_takes_a_node_out_of_the_job(tmp_path, clock):
     reap_until(supervisor, lambda: supervisor.done)
 
 
-def test_a_process_that_its_node_has_nothing_for_is_reported(tmp_path, clock):
+def test_a_process_without_resources_is_reported(tmp_path, clock):
     supervisor, reports = elastic(tmp_path, clock)
     supervisor.cannot_start(later(0, ""), "too few GPUs")
     assert (reports.ended[0].exit_code, reports.ended[0].stderr_tail) == (126, ("too few GPUs",))
 
 
-def test_an_auxiliary_task_does_not_keep_a_node_that_is_to_be_taken_away(tmp_path, clock):
+def test_an_auxiliary_task_keeps_no_preempted_node(tmp_path, clock):
     supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", elastic=True)
     for worker in supervisor._running.values():
         worker.config = replace(worker.config, rank=NO_RANK)
@@ -534,7 +534,7 @@ def lives(pid):
         return False
 
 
-def test_processes_that_a_lost_rank_has_started_end_with_it_and_no_others(tmp_path, clock, subreaper):
+def test_only_children_of_a_lost_rank_end(tmp_path, clock, subreaper):
     files = [str(tmp_path / name) for name in ("stays", "dies")]
     programs = [WITH_CHILDREN.format(file=file, dies=file.endswith("dies")) for file in files]
     workers = tuple(

@@ -79,7 +79,7 @@ def test_all_in_order_each_once_until_training_ends(tmp_path):
     assert run.figures[-1].last_training_step == 11
 
 
-def test_a_file_that_grows_is_left_alone_until_it_is_whole(tmp_path):
+def test_a_growing_file_is_left_until_whole(tmp_path):
     run = Run(tmp_path, idle_timeout=10.0)
     run.script = {n: (lambda n=n: put(tmp_path, 1, "x" * n)) for n in range(1, 6)}
     result = run.run()
@@ -122,7 +122,7 @@ def test_the_state_forgets_files_that_are_gone(tmp_path):
     assert len(json.loads((tmp_path / "eval" / "evaluator.json").read_text())["done"]) == 1
 
 
-def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, caplog):
+def test_a_checkpoint_deleted_meanwhile_is_skipped(tmp_path, caplog):
     for step in (1, 2):
         put(tmp_path, step)
     run = Run(tmp_path, max_steps=2)
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over(tmp_path, caplog)
     assert "e1.keras was deleted before it was evaluated" in caplog.text
 
 
-def test_a_checkpoint_that_cannot_be_read_is_an_error(tmp_path):
+def test_an_unreadable_checkpoint_is_an_error(tmp_path):
     (tmp_path / "e1.keras").write_bytes(b"\xff\xfe")
     with pytest.raises(UnicodeDecodeError):
         Run(tmp_path).run()
@@ -153,7 +153,7 @@ class Halves(Run):
         return super().evaluate(checkpoint)
 
 
-def test_what_a_killed_writer_has_left_holds_up_nothing(tmp_path, caplog):
+def test_a_killed_writers_leftovers_block_nothing(tmp_path, caplog):
     put(tmp_path, 1)
     put(tmp_path, 2, "half")
     put(tmp_path, 3)
@@ -181,7 +181,7 @@ def test_what_becomes_whole_unseen_is_evaluated(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["ls", "get_file"])
-def test_a_file_system_elsewhere_may_be_away_for_a_while(tmp_path, monkeypatch, call):
+def test_a_remote_file_system_may_be_unavailable(tmp_path, monkeypatch, call):
     fsspec = pytest.importorskip("fsspec")
     url = f"memory://away-{call}-{tmp_path.name}"
     with files.written_whole(f"{url}/e1.keras") as path:
@@ -221,7 +221,7 @@ def test_the_best_is_kept_whole(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"path": "p", "value": "x", "step": 1}'])
-def test_a_record_of_the_best_that_is_none_is_named(tmp_path, text):
+def test_an_invalid_best_record_is_named(tmp_path, text):
     put(tmp_path, 1)
     (tmp_path / "eval" / "best").mkdir(parents=True)
     (tmp_path / "eval" / "best" / "best.json").write_text(text)
@@ -263,7 +263,7 @@ def test_options_are_checked(options):
         EvaluatorOptions(**options)
 
 
-def test_checkpoints_elsewhere_are_fetched_and_what_is_found_is_moved_there(tmp_path):
+def test_remote_checkpoints_are_fetched_and_results_uploaded(tmp_path):
     pytest.importorskip("fsspec")
     url = f"memory://evaluator-{tmp_path.name}"
 

@@ -96,7 +96,7 @@ def test_only_complete_tensorflow_checkpoints_count():
     assert checkpoints_of("m", listing) == (Checkpoint("m/ckpt-4", "tensorflow", 4, 9, 1110),)
 
 
-def test_order_is_by_number_and_by_time_where_numbers_do_not_tell():
+def test_order_is_by_number_then_time():
     numbered = {"e9.keras": (3, 1), "e10.keras": (2, 1), "e11.weights.h5": (1, 1)}
     assert names(numbered) == ["e9.keras", "e10.keras", "e11.weights.h5"]
     one_without = {"e9.keras": (3, 1), "best.keras": (2, 1), "e11.keras": (1, 1)}
@@ -105,7 +105,7 @@ def test_order_is_by_number_and_by_time_where_numbers_do_not_tell():
     assert names(same_number) == ["run 11 x3.keras", "run 9 x3.keras", "run 10 x3.keras"]
 
 
-def test_a_file_that_is_written_again_is_another_checkpoint():
+def test_a_rewritten_file_is_another_checkpoint():
     first, again = (checkpoints_of("m", {"best.keras": FileFacts(time, 5)})[0] for time in (1, 2))
     assert first.identity != again.identity
 

@@ -15,7 +15,7 @@ def arguments(**options):
     return TensorBoardOptions("logs dir", **options).command()[3:]
 
 
-def test_the_command_is_a_list_and_listens_on_loopback():
+def test_the_command_is_a_list_on_loopback():
     plain = ["--logdir", "logs dir", "--host", "127.0.0.1", "--port", "0", "--load_fast", "false"]
     assert arguments() == plain
     assert arguments(extra_args='--tag "a b"') == [*plain, "--tag", "a b"]

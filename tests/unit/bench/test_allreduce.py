@@ -59,7 +59,7 @@ def test_sizes_between():
     assert sizes_between(8, 8) == (8,)
 
 
-def test_points_survive_the_command_line_and_large_ones_are_fewer():
+def test_points_survive_argv_with_fewer_large_iterations():
     points = make_points((4, 1 << 20, 64 << 20), ("hot", "cold"), 200)
     assert [Point.parse(str(point)) for point in points] == list(points)
     assert [point.iterations for point in points] == [200, 50, 50, 50, 8, 8]
@@ -106,7 +106,7 @@ def test_shared_memory_can_be_demanded():
     assert variant.argv[variant.argv.index("--transport") + 1] == "auto"
 
 
-def test_runners_are_chosen_by_name_in_the_order_of_their_table():
+def test_runners_are_chosen_in_their_tables_order():
     assert [runner.name for runner in chosen(("op", "c"))] == ["c", "op"]
     assert len(chosen(())) == len(RUNNERS)
     with pytest.raises(ConfigError, match="unknown runner 'x'"):
@@ -173,7 +173,7 @@ def test_samples_become_figures_and_tables():
     assert tables[0].rows == (("1M", "60.0 us", "200 us", "200 us"),)
 
 
-def test_the_page_has_a_section_a_world_and_plots():
+def test_the_page_has_world_sections_and_plots():
     pytest.importorskip("matplotlib")
     parts = sections(make_allreduce_report())
     assert [part.title for part in parts] == [
@@ -264,7 +264,7 @@ class Watch:
         return None
 
 
-def test_every_link_has_its_cases_and_without_root_the_loopback_part_still_runs(monkeypatch):
+def test_without_root_the_loopback_part_runs(monkeypatch):
     seen = []
 
     def crash(variants, rounds, until=None):

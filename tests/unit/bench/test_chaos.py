@@ -41,14 +41,14 @@ def test_wrong_usage_is_said_and_is_64(arguments, message, capsys):
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_faults_and_another_one_others():
+def test_a_seed_determines_the_faults():
     assert schedule(7, 3600, 15) == schedule(7, 3600, 15)
     assert schedule(7, 3600, 15) != schedule(8, 3600, 15)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.floats(1, 3600), st.floats(1, 60), st.integers(0, 2))
-def test_faults_come_in_order_in_time_and_each_kind_as_often_as_the_others(seed, seconds, every_s, leaves):
+def test_faults_are_ordered_with_equally_frequent_kinds(seed, seconds, every_s, leaves):
     faults = schedule(seed, seconds, every_s, leaves)
     times = [fault.at for fault in faults]
     assert times == sorted(times)
@@ -60,12 +60,12 @@ def test_faults_come_in_order_in_time_and_each_kind_as_often_as_the_others(seed,
     assert max(others) - min(others) <= 1
 
 
-def test_faults_are_as_far_apart_as_was_asked_for_on_average():
+def test_faults_have_the_requested_average_distance():
     faults = schedule(3, 100_000, 15)
     assert 100_000 / len(faults) == pytest.approx(15, rel=0.05)
 
 
-def test_each_kind_leaves_a_rank_that_has_the_state():
+def test_every_kind_spares_a_rank_with_state():
     ends = {FaultKind.KILL_TWO: 2, FaultKind.KILL_SYNC: 2, FaultKind.KILL_CONNECT: 2}
     assert all(kind.ranks > ends.get(kind, int(kind.ends_a_rank)) for kind in FaultKind)
     assert len(FaultKind) >= 10
@@ -74,7 +74,7 @@ def test_each_kind_leaves_a_rank_that_has_the_state():
 # ---- model -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_does_the_same_however_many_ranks_divide_its_rows():
+def test_a_step_is_independent_of_world_size():
     weights = np.random.default_rng(0).normal(size=model.DIMENSION)
     whole = model.gradient(weights, 1, 5, 0, 1)
     for size in (2, 3, 4, 7):
@@ -92,7 +92,7 @@ def test_the_loss_falls_as_its_known_curve_says():
     assert 1.4 < rest[1] / rest[2] < 2.8
 
 
-def test_the_load_says_how_many_ranks_took_part_in_which_steps():
+def test_the_load_reflects_each_steps_ranks():
     found = model.replay(1, [3, 2, 3])
     assert found.load == (0 + 1 + 2) + (1 + 2) + (2 + 3 + 4)
     assert found.load != model.replay(1, [3, 3, 2]).load
@@ -105,7 +105,7 @@ def step(task, at, generation, size, number, rank=0):
     return Line(task, 1, STEP, at, generation, rank, size, number)
 
 
-def test_of_a_step_that_two_worlds_did_the_newer_one_counts():
+def test_the_newer_world_counts_for_a_step():
     progress = Progress()
     progress.take([step("worker:0", 1.0, 1, 3, 1), step("worker:0", 2.0, 1, 3, 2)])
     progress.take([step("worker:1", 1.1, 1, 3, 1), step("worker:1", 3.0, 2, 2, 2), step("worker:1", 4.0, 2, 2, 3)])
@@ -135,7 +135,7 @@ def steady(seconds, rate, size=3, begin=0.0, generation=1, first=1):
     return progress
 
 
-def test_goodput_is_the_rate_of_steps_that_count_over_the_undisturbed_one():
+def test_goodput_is_relative_to_the_undisturbed_rate():
     calm = [steady(10, 50), steady(10, 30)]
     assert steps_per_second(calm[0]) == pytest.approx(50)
     disturbed = steady(5, 40)
@@ -147,7 +147,7 @@ def test_goodput_is_the_rate_of_steps_that_count_over_the_undisturbed_one():
     assert goodput(Progress(), calm) == 0.0
 
 
-def test_a_job_stands_still_where_a_step_takes_much_longer_than_the_others():
+def test_a_much_longer_step_is_a_standstill():
     progress = steady(8, 10)
     assert stood_still(progress) == pytest.approx(0.0, abs=1e-9)
     progress.take([step("worker:0", 10.0, 2, 2, 81)])
@@ -183,7 +183,7 @@ def result_of(sizes):
     return {"step": len(sizes), "weights": found.weights.tolist(), "load": [found.load, found.load]}
 
 
-def test_the_result_of_the_same_steps_is_the_same():
+def test_the_same_steps_have_the_same_result():
     sizes = [4] * 150 + [3] * 50
     found = compare(OPTIONS, sizes, result_of(sizes))
     assert found.difference < 1e-12
@@ -194,11 +194,11 @@ def test_the_result_of_the_same_steps_is_the_same():
 
 
 @pytest.mark.parametrize("wrong", [[4] * 199, [4] * 201, [4] * 199 + [3]])
-def test_a_step_too_many_too_few_or_of_another_world_shows(wrong):
+def test_extra_missing_and_other_worlds_steps_show(wrong):
     assert compare(OPTIONS, [4] * 200, result_of(wrong)).difference > 1e-6
 
 
-def test_a_load_that_was_taken_over_in_part_shows():
+def test_a_partly_restored_load_shows():
     result = result_of([4] * 20)
     result["load"][1] += 1
     assert compare(OPTIONS, [4] * 20, result).difference == 1.0
@@ -206,7 +206,7 @@ def test_a_load_that_was_taken_over_in_part_shows():
 
 @settings(deadline=None)
 @given(st.integers(1, 100_000))
-def test_a_curve_has_few_places_and_the_last_one(steps):
+def test_a_curve_has_few_points(steps):
     places = curve_places(steps)
     assert places[-1] == steps
     assert list(places) == sorted(set(places))
@@ -257,7 +257,7 @@ def chaos_report():
     return replace(make_report(), title="Chaos", samples=samples, attachments=attachments, notes=("seed 1",))
 
 
-def test_the_tables_say_what_holds_and_what_each_kind_did():
+def test_the_tables_show_verdicts_and_each_kind():
     judged, kinds = overview(chaos_report())
     assert [row[-1] for row in judged.rows] == ["pass", "MISS"]
     assert judged.note == (
@@ -276,7 +276,7 @@ def test_the_page_has_all_faults_and_plots():
     assert [plot.name for plot in found["Plots"].plots] == ["worlds", "faults", "loss"]
 
 
-def test_a_job_that_went_wrong_shows_its_stacks_and_no_loss():
+def test_a_failed_job_shows_its_stacks():
     report = chaos_report()
     report = replace(report, attachments={**report.attachments, "loss": None, "stacks": "File x, line 1"})
     found = {section.title: section for section in sections(report)}

@@ -63,7 +63,7 @@ def test_every_runner_has_its_command():
     assert "/h/python" in horovod
 
 
-def test_a_job_begins_with_one_slot_less_and_horovod_has_a_host_name_for_each_rank():
+def test_jobs_begin_with_one_slot_less():
     assert host_names({"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.5", "fd00::5")}) == NAMES
     hosts = {runner: variant_of(runner, FOUND, OPTIONS, NAMES, Path("/turns")).argv[7:9] for runner in RUNNERS}
     assert hosts == {
@@ -95,7 +95,7 @@ def test_survivors_and_their_replacement():
     assert times_after([one for one in lines if one.pid != 2], 10.0, 3, 3) is None
 
 
-def test_when_all_are_started_again_both_times_are_those_of_the_last_one():
+def test_a_full_restart_lasts_until_the_last():
     lines = [*BEFORE]
     for pid, at in ((4, 15.0), (5, 15.2), (6, 15.1)):
         assert times_after(lines, 10.0, 3, 3) is None
@@ -130,7 +130,7 @@ def report():
     return replace(make_report(), samples=tuple(samples), statuses=states)
 
 
-def test_the_table_has_what_was_measured_and_what_was_not():
+def test_the_table_shows_measured_and_missing_times():
     (table,) = overview(report())
     assert [row[:3] for row in table.rows] == [
         ("SIGKILL to the survivors' next step", "ours", "3"),

@@ -32,7 +32,7 @@ def one_sample(name, record):
     return [Sample(name, {}, "x", "s", (record.content["x"],), record.round)]
 
 
-def test_cases_take_turns_and_those_with_rounds_of_their_own_come_last():
+def test_cases_with_own_rounds_come_last():
     cases = [case("a", "print('{\"x\": 1.0}')"), case("b, once", "print('{\"x\": 2.0}')", rounds=1)]
     cases.append(case("c", "raise SystemExit('broken')"))
     watch = Watch()
@@ -50,7 +50,7 @@ def test_cases_take_turns_and_those_with_rounds_of_their_own_come_last():
     assert found["d"].detail == "get it"
 
 
-def test_a_place_that_cannot_be_had_costs_its_cases_only(monkeypatch):
+def test_an_unavailable_place_costs_only_its_cases(monkeypatch):
     @contextmanager
     def refuse(testbed):
         raise LaunchError(f"no {testbed.rate}")

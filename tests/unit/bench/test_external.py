@@ -20,7 +20,7 @@ print(tfcollective.__version__, sys.argv[1:], statistics.__file__)
 """
 
 
-def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_path):
+def test_an_uninstalled_package_hides_no_modules(tmp_path):
     folder = str(Path(external.__file__).parent)
     done = subprocess.run(
         [*PYTHON, "-c", PROGRAM, folder, PACKAGE], capture_output=True, text=True, cwd=tmp_path, check=False
@@ -31,7 +31,7 @@ def test_the_package_is_found_where_it_is_not_installed_and_nothing_else_is(tmp_
     assert Path(statistics).parent != Path(folder), "the package's own modules hide those of Python"
 
 
-def test_a_module_that_is_not_there_is_an_error():
+def test_a_missing_module_is_an_error():
     command = [*PYTHON, external.__file__, PACKAGE, "tfcollective.no_such_module"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1

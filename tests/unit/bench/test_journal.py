@@ -5,7 +5,7 @@ import os
 from tfcollective_bench.journal import READY, STEP, Journal, JournalReader, Line, parse_line
 
 
-def test_what_was_noted_is_read_once_in_its_order(tmp_path):
+def test_notes_are_read_once_in_order(tmp_path):
     reader, journal = JournalReader(tmp_path), Journal(tmp_path, "worker:3")
     journal.note(READY, 2, 1, 4, 7)
     journal.note(STEP, 2, 1, 4, 8)
@@ -18,7 +18,7 @@ def test_what_was_noted_is_read_once_in_its_order(tmp_path):
     assert list(reader.read()) == []
 
 
-def test_half_a_line_is_left_for_the_next_time(tmp_path):
+def test_half_a_line_is_left_for_later(tmp_path):
     reader, path = JournalReader(tmp_path), tmp_path / "worker-0.5.journal"
     path.write_text("step 1.5 1 0 2 1\nstep 2.5 1 0")
     assert list(reader.read()) == [parse_line("worker:0", 5, "step 1.5 1 0 2 1")]
@@ -26,7 +26,7 @@ def test_half_a_line_is_left_for_the_next_time(tmp_path):
     assert list(reader.read()) == [Line("worker:0", 5, STEP, 2.5, 1, 0, 2, 2)]
 
 
-def test_the_journal_of_a_process_that_has_ended_is_not_looked_at(tmp_path):
+def test_journals_of_ended_processes_are_ignored(tmp_path):
     reader, path = JournalReader(tmp_path), tmp_path / "worker-0.5.journal"
     path.write_text("step 1.5 1 0 2 1\n")
     reader.forget("worker:0")

@@ -25,7 +25,7 @@ def test_a_report_survives_json():
         (lambda document: document["hardware"].update(load=[1.0]), "load"),
     ],
 )
-def test_a_document_that_is_not_a_report_is_refused(change, field):
+def test_a_document_without_a_report_is_refused(change, field):
     document = json.loads(encode(make_report()))
     change(document)
     with pytest.raises(ConfigError, match=f"the report cannot be read: .*{field}"):

@@ -31,7 +31,7 @@ def test_the_published_figures_are_found():
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_a_picture_is_drawn_from_the_page_as_it_is(name, tmp_path):
+def test_pictures_match_the_page(name, tmp_path):
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")
     draw(name, PAGE, tmp_path / "drawn.png")

@@ -62,7 +62,7 @@ def plots():
     )
 
 
-def test_the_page_needs_nothing_else_and_is_well_formed(tmp_path):
+def test_the_page_is_self_contained_and_valid(tmp_path):
     page = render_page(make_report(), [Section("Results", "One.\n\nTwo & three.", (TABLE,), plots())])
     tags = Tags()
     tags.feed(page)
@@ -100,14 +100,14 @@ def test_files_of_a_report(tmp_path):
     assert load_report(paths[0]) == report
 
 
-def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path):
+def test_an_impossible_folder_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot make the directory"):
         write_report(make_report(), [], tmp_path / "file" / "x", "allreduce")
 
 
 @pytest.mark.parametrize("text", ["", "{}", json.dumps({"format": 99})])
-def test_a_file_that_is_not_a_report_is_a_clear_error(tmp_path, text):
+def test_a_file_without_report_is_an_error(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ConfigError, match=r"the report .*x\.json cannot be read: "):
         load_report(tmp_path / "x.json")
@@ -119,7 +119,7 @@ def test_a_missing_report_is_a_clear_error(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["allreduce", "training", "scaling", "simulate", "targets"])
-def test_a_folder_that_cannot_be_made_is_said_before_anything_is_measured(command, tmp_path, capsys):
+def test_an_impossible_folder_fails_before_measuring(command, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["bench", command, "--out", str(tmp_path / "file" / "x")]) == 64
     text = capsys.readouterr().err
@@ -139,7 +139,7 @@ def test_tables_for_terminals_and_documents():
     ]
 
 
-def test_a_narrow_terminal_shows_rows_that_can_be_read(monkeypatch):
+def test_a_narrow_terminal_has_readable_rows(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")  # where that is dumb, every terminal has 80 columns
     how = "ours / theirs, worst at 16K, and a long story about what was measured and what was not"
     columns = ("work", "against", "must", "measured", "", "how")
@@ -156,7 +156,7 @@ def test_a_narrow_terminal_shows_rows_that_can_be_read(monkeypatch):
     assert "│ 4 B to 16 KiB" in wide.getvalue()
 
 
-def test_progress_tells_turns_and_failures_where_there_is_no_terminal():
+def test_progress_without_a_terminal_shows_failures():
     stream = StringIO()
     with show_progress(2, Console(file=stream, width=200)) as take:
         take(Started("a", 0))

@@ -43,7 +43,7 @@ def test_steps_come_from_the_native_algorithms():
 
 @needs_simulator
 @pytest.mark.parametrize("ranks", [2, 4, 8, 64])
-def test_small_buffers_take_a_latency_for_every_round_of_doubling(ranks):
+def test_small_buffers_cost_a_latency_per_doubling(ranks):
     assert predict(ranks, 4, ONLY_LATENCY) == pytest.approx(math.log2(ranks) * ALPHA)
 
 
@@ -54,7 +54,7 @@ def test_large_buffers_take_what_a_ring_moves(ranks):
 
 
 @needs_simulator
-def test_gamma_counts_what_is_combined_and_copy_what_processors_move():
+def test_gamma_counts_reduced_bytes_copy_counts_moved():
     gamma = Network(0.0, 0.0, 1e-9)
     assert predict(2, 4096, gamma) == pytest.approx(4096e-9)
     assert predict(2, 4096, Network(0.0, 0.0, 0.0, copy=1e-9)) == pytest.approx(4096e-9)
@@ -89,7 +89,7 @@ def test_one_rank_of_a_ring_stands_for_all(ranks):
     )
 
 
-def test_a_message_that_no_rank_sends_is_an_internal_error():
+def test_an_unsent_message_is_an_internal_error():
     receive = Step(StepKind.RECEIVE, 1, 7, 8, 1)
     programs = {0: [receive, Step(StepKind.WAIT, -1, 0, 0, 1)], 1: []}
     with pytest.raises(InternalError, match="no rank sends"):
@@ -169,7 +169,7 @@ def test_nothing_measured_is_said(tmp_path, capsys):
 
 
 @needs_simulator
-def test_a_lab_that_cannot_be_had_is_said_and_predictions_go_on(monkeypatch, capsys):
+def test_without_a_lab_predictions_go_on(monkeypatch, capsys):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert main(["bench", "simulate", "-np", "8", "--sizes", "4K", "--link", "1gbit", "--hosts", "2"]) == 0
     said = capsys.readouterr()
@@ -177,7 +177,7 @@ def test_a_lab_that_cannot_be_had_is_said_and_predictions_go_on(monkeypatch, cap
     assert "not measured: network namespaces need Linux and root" in said.err
 
 
-def test_without_its_library_it_says_how_to_build_it(monkeypatch, tmp_path, capsys):
+def test_a_missing_library_says_how_to_build(monkeypatch, tmp_path, capsys):
     load_simulator.cache_clear()
     monkeypatch.setattr(steps, "LIBRARY", tmp_path / "tfcollective_bench" / "simulate" / "libtfc_simulator.so")
     assert main(["bench", "simulate", "-np", "8"]) == 64

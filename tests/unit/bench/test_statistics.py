@@ -29,7 +29,7 @@ def sample(number, *values):
     return Sample("x", {}, "latency", "s", values, number)
 
 
-def test_medians_by_round_join_the_samples_of_a_round():
+def test_medians_by_round_join_its_samples():
     assert medians_by_round([sample(1, 5.0), sample(0, 1.0, 2.0), sample(0, 9.0), sample(2)]) == {0: 2.0, 1: 5.0}
 
 

@@ -47,7 +47,7 @@ def test_medians_are_paired_by_round():
     assert evaluate(SMALL, samples).ratio.p10 == 4.0
 
 
-def test_another_runner_stands_in_for_one_that_is_missing():
+def test_another_runner_replaces_a_missing_one():
     samples = [*ours(4, 1.0, runner="ctypes"), *latency("mpi", 4, 3.0)]
     assert evaluate(SMALL, samples).sides == "ctypes / mpi"
     assert evaluate(SMALL, samples).aimed is True
@@ -61,13 +61,13 @@ def test_another_runner_stands_in_for_one_that_is_missing():
         ([*ours(4, 1.0), *latency("mpi", 64, 1.0)], "no round and row that both have"),
     ],
 )
-def test_what_was_not_measured_says_why_and_is_no_miss(samples, why):
+def test_an_unmeasured_target_is_no_miss(samples, why):
     outcome = evaluate(SMALL, samples)
     assert (outcome.met, outcome.aimed, outcome.ratio, outcome.where) == (None, None, None, why)
     assert missed([outcome]) == 0
 
 
-def test_the_best_number_of_servers_counts_and_more_samples_are_better():
+def test_the_best_server_count_is_compared():
     target = Target("train", "ps", Side(("ours",)), Side(("ps",)), 2, None, metric="throughput")
     samples = [
         Sample("ours", {"model": "m"}, "throughput", "samples/s", (100.0,), 0),
@@ -115,7 +115,7 @@ def test_what_lies_within_the_spread_is_no_overhead():
     assert evaluate(target, [*rates("ours", 96.0, 97.0, 98.0), *plain]).met is False
 
 
-def test_rows_measured_in_namespaces_are_not_taken_for_others():
+def test_rows_from_namespaces_are_kept_apart():
     samples = [*ours(4, 1.0, link="1gbit"), *latency("mpi", 4, 3.0)]
     assert evaluate(SMALL, samples).ratio is None
 
@@ -187,7 +187,7 @@ def circumstances(**changes):
     return Circumstances(True, "", ["x"], no_watch, **changes)
 
 
-def test_parts_that_cannot_run_are_listed_and_the_others_run():
+def test_impossible_parts_are_listed_and_others_run():
     def refuse():
         raise UnsupportedError("namespaces need root")
 
@@ -204,7 +204,7 @@ def test_parts_that_cannot_run_are_listed_and_the_others_run():
         run_suite([part("testbed", refuse)], circumstances(), said.append)
 
 
-def test_a_part_that_fails_does_not_stop_the_others():
+def test_a_failing_part_does_not_stop_others():
     def break_down():
         raise ZeroDivisionError("by zero")
 
@@ -225,7 +225,7 @@ def test_no_part_begins_when_the_time_is_up():
     assert circumstances(until=Deadline.after(-1)).budget_s > 0
 
 
-def test_a_row_that_was_not_measured_says_what_its_runner_said_last():
+def test_an_unmeasured_row_quotes_its_runner():
     last = "mpi, 2 ranks: killed after 60 s in round 1: waiting for rank 1"
     statuses = [
         RunnerStatus("mpi", RunnerState.FAILED, last),

@@ -46,7 +46,7 @@ def test_without_a_rate_nothing_is_shaped():
     assert not [command for command in up_commands(NetnsTestbed(2, "none")) if command[0] == "tc"]
 
 
-def test_a_test_bed_is_marked_as_whole_last_of_all():
+def test_a_test_bed_is_marked_whole_last():
     assert up_commands(NetnsTestbed(2, "1gbit"))[-1] == ("ip", "link", "set", "tfcbed", "alias", "2 1gbit")
 
 
@@ -60,7 +60,7 @@ def test_down_removes_what_is_there_and_nothing_else():
     assert down_commands(NetnsState(None, (), (), ())) == []
 
 
-def test_a_host_finds_itself_and_the_others_by_name():
+def test_hosts_find_each_other_by_name():
     lines = hosts_file(NetnsTestbed(2, "1gbit"), 2, "box").splitlines()
     assert "10.213.87.2 box" in lines
     assert "10.213.87.1 tfcbed1" in lines
@@ -131,7 +131,7 @@ def test_one_program_at_a_time_has_the_testbed(no_testbed):
 
 
 @needs_root
-def test_a_test_bed_in_which_another_program_works_is_not_taken_for_ours(no_testbed):
+def test_a_test_bed_in_use_is_refused(no_testbed):
     bed = NetnsTestbed(1, "none")
     testbed.up(bed)
     with subprocess.Popen(["ip", "netns", "exec", bed.namespaces[0], "sleep", "60"]) as theirs:
@@ -161,7 +161,7 @@ def test_down_ends_what_runs_in_the_testbed(no_testbed):
 
 
 @needs_root
-def test_a_test_bed_that_cannot_be_built_leaves_nothing(no_testbed, monkeypatch):
+def test_a_test_bed_that_fails_leaves_nothing(no_testbed, monkeypatch):
     commands = [*up_commands(NetnsTestbed(2, "1gbit"))[:-1], ("ip", "link", "set", "no-such-link", "up")]
     monkeypatch.setattr(testbed, "up_commands", lambda bed: commands)
     with pytest.raises(LaunchError, match="no-such-link"):

@@ -16,7 +16,7 @@ def planned(ranks, addresses=ADDRESSES):
     return plan_testbed(plan_local(JobSpec(("true",), ranks), cores=4, environ={}), addresses)
 
 
-def test_ranks_are_dealt_in_blocks_and_bind_to_their_host():
+def test_ranks_go_to_hosts_in_blocks():
     workers = planned(4).workers
     assert [worker.env["TFCOLLECTIVE_BIND_HOST"] for worker in workers] == ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2
     assert [worker.host for worker in workers] == ["10.0.0.1"] * 2 + ["10.0.0.2"] * 2

@@ -53,7 +53,7 @@ def test_an_mlp_has_the_weights_of_its_layers(name, hidden):
     assert MODELS[name].sparse_bytes == 0
 
 
-def test_the_embedding_is_sparse_and_far_larger_than_a_batch_touches():
+def test_the_embedding_is_sparse_and_mostly_untouched():
     model = MODELS["embedding"]
     assert model.sparse_bytes == 64 * 20 * (32 * 4 + 8)
     assert model.weights * 4 > 100 * model.sparse_bytes
@@ -107,7 +107,7 @@ def planned(*runners, cores=(0, 1), **options):
     return list(jobs(chosen(runners), PYTHONS, TrainingOptions(**{"models": ("mlp1024",), **options}), cores))
 
 
-def test_cores_are_shared_out_equally_or_not_at_all():
+def test_cores_are_shared_equally_or_not():
     assert slots(2, (0, 1)) == ((0,), (1,))
     assert slots(2, (4, 5, 6, 7, 8)) == ((4, 5), (6, 7))
     assert slots(3, (0, 1)) == ()
@@ -130,14 +130,14 @@ def test_servers_are_swept_in_both_views():
     }
 
 
-def test_with_equal_cores_fewer_workers_train_as_many_samples():
+def test_fewer_workers_train_as_many_samples():
     for one in planned("ps", processes=(4,), steps=400, views=("cores",)):
         assert one.case.size + one.case.servers == 4
         assert one.case.own_slots
         assert 400 <= one.case.size * one.case.steps < 400 + one.case.size * one.case.steps_per_execution
 
 
-def test_steps_at_a_time_have_to_divide_an_epoch():
+def test_steps_at_a_time_must_divide_epochs():
     assert {one.case.steps_per_execution for one in planned("ps", steps=28)} == {1}
 
 
@@ -198,7 +198,7 @@ def test_mwms_workers_share_a_cluster():
     assert {json.dumps(config["cluster"]) for config in configs} == {'{"worker": ["10.0.0.1:1001", "10.0.0.2:1002"]}'}
 
 
-def test_servers_stand_beside_the_workers_or_take_their_places():
+def test_servers_stand_beside_or_replace_workers():
     beside = plan_job(case("ps", servers=1), TESTBED).processes
     assert [process.name for process in beside] == ["ps 0", "worker 0", "worker 1", "chief 0"]
     assert [task_of(process).cores for process in beside] == [(), ((0,),), ((1,),), ()]
@@ -209,7 +209,7 @@ def test_servers_stand_beside_the_workers_or_take_their_places():
     assert [task_of(process).cores for process in instead] == [((1,),), ((0,),), ((1,),)]
 
 
-def test_servers_have_a_thread_for_every_worker_that_waits():
+def test_servers_have_a_thread_per_waiting_worker():
     for process in plan_job(case("ps", servers=1), TESTBED).processes:
         assert process.env["TF_NUM_INTEROP_THREADS"] == "3"
 
@@ -269,7 +269,7 @@ def job_of(monkeypatch, tmp_path, *processes):
     return run_job(case("single"), Site(results=str(tmp_path)))
 
 
-def test_a_job_ends_with_its_training_and_ends_its_servers(monkeypatch, tmp_path):
+def test_a_job_ends_its_servers_after_training(monkeypatch, tmp_path):
     pid = tmp_path / "pid"
     server = python(
         "server",
@@ -288,7 +288,7 @@ def test_a_job_ends_with_its_training_and_ends_its_servers(monkeypatch, tmp_path
     assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
-def test_a_process_that_crashes_is_named_with_its_last_line(monkeypatch, tmp_path):
+def test_a_crashed_process_is_named_and_quoted(monkeypatch, tmp_path):
     crash = python("worker 1", "import sys; print('so far so good'); sys.exit('the end')")
     waiter = python("worker 0", "import time; time.sleep(60)")
     with pytest.raises(JobError, match="worker 1 ended with code 1: the end"):
@@ -328,7 +328,7 @@ def test_a_process_starts_after_those_that_announce_themselves(monkeypatch, tmp_
     assert len(results) == 1
 
 
-def test_a_job_that_is_ended_leaves_no_process_and_no_file(tmp_path):
+def test_an_ended_job_leaves_nothing_behind(tmp_path):
     """As the benchmark's Ctrl-C ends it. Without TensorFlow: the interpreter of the case only sleeps."""
     sleeper = tmp_path / "python"
     sleeper.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
@@ -431,7 +431,7 @@ def test_without_root_the_loopback_part_still_runs(nothing_runs, not_root, monke
     assert "root" in statuses["link 1gbit"].detail
 
 
-def test_without_root_and_loopback_there_is_nothing_to_do(nothing_runs, not_root):
+def test_without_root_and_loopback_nothing_is_done(nothing_runs, not_root):
     options = TrainingOptions(models=("mlp1024",), runners=("ours",), links=("1gbit",))
     with pytest.raises(UnsupportedError, match="root"):
         run.run_training(options, ["x"], Watch)

@@ -65,7 +65,7 @@ def test_scenes_put_equal_processes_first():
     assert scenes(FULL) == [HERE, CORES]
 
 
-def test_servers_are_shown_by_their_best_variant_of_the_view():
+def test_servers_are_shown_by_their_best_variant():
     best = {scene: next(f for f in figures_of(FULL, scene) if f.runner == "ps") for scene in (HERE, CORES)}
     assert best[HERE].variant == "2 servers, 10 steps at a time"
     assert best[HERE].throughput.median == 41.0

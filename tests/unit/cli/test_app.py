@@ -69,14 +69,14 @@ def test_an_agent_says_what_it_needs(capsys):
     assert "--key-file" in capsys.readouterr().err
 
 
-def test_an_agent_reads_the_address_before_it_waits_for_the_key(tmp_path, capsys):
+def test_an_agent_reads_the_address_before_waiting(tmp_path, capsys):
     assert main(["agent", "--join", "nowhere", "--key-file", str(tmp_path / "key"), "--start-timeout", "0.1"]) == 64
     err = capsys.readouterr().err
     assert "--join: expected HOST:PORT, got 'nowhere'" in err
     assert "key" not in err
 
 
-def test_an_agent_says_that_it_waits_for_the_key(tmp_path, caplog, capsys):
+def test_an_agent_says_it_awaits_the_key(tmp_path, caplog, capsys):
     missing = str(tmp_path / "key")
     assert main(["agent", "--join", "127.0.0.1:5", "--key-file", missing, "--start-timeout", "0.1"]) == 64
     assert f"waiting for the key file {missing}, at most 0.1 s" in caplog.text
@@ -221,7 +221,7 @@ def test_every_error_has_an_exit_code():
             assert code_of(kind("text")) >= ExitCode.USAGE
 
 
-def test_status_tells_of_a_job_that_does_not_answer(tmp_path, monkeypatch, capsys):
+def test_status_shows_a_job_without_an_answer(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
     parent = runtime_directory(str(tmp_path / "jobs"), {}, str)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -276,7 +276,7 @@ def test_status_shows_one_job_of_this_machine(running_job, capsys):
     assert "'job-2' is no job that runs on this machine" in capsys.readouterr().err
 
 
-def test_logs_prints_what_a_job_of_this_machine_keeps(running_job, tmp_path, capsysbinary):
+def test_logs_prints_the_output_kept_here(running_job, tmp_path, capsysbinary):
     for rank, name, text in ((1, "stdout", "c\n"), (0, "stderr", "b\n"), (0, "stdout", "a\n"), (0, "stdout.1", "old")):
         path = tmp_path / "logs" / f"rank.{rank}" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ def test_a_name_that_does_not_resolve_is_noted(error):
     assert "/etc/hosts" in finding.remedy
 
 
-def test_a_name_that_is_loopback_says_what_is_taken_instead():
+def test_a_loopback_name_says_what_replaces_it():
     detail = host_checks.host_name(Host(resolve=lambda name: ["127.0.1.1"])).detail
     assert detail == f"{socket.gethostname()} is 127.0.1.1; " + detail.partition("; ")[2]
     assert "the default route" in detail

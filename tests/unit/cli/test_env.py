@@ -59,7 +59,7 @@ def test_json_for_programs(tmp_path, capsys):
     }
 
 
-def test_a_missing_key_is_a_problem_with_a_remedy(capsys):
+def test_a_missing_key_has_a_remedy(capsys):
     assert main(["env", "--tf-config", config("chief")]) == 64
     text = capsys.readouterr().out
     assert "h0:2222 (this process opens it)" in text

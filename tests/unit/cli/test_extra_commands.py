@@ -32,7 +32,7 @@ def call(*arguments):
     return CommandGroup("tool").main(list(arguments), standalone_mode=False)
 
 
-def test_a_command_of_another_distribution_is_listed_and_found(installed):
+def test_another_distributions_command_is_listed_and_found(installed):
     installed["hello"] = "click:echo"
     group = CommandGroup("tool")
     with click.Context(group) as context:
@@ -41,7 +41,7 @@ def test_a_command_of_another_distribution_is_listed_and_found(installed):
 
 
 @pytest.mark.parametrize("arguments", [[], ["allreduce", "-np", "2"], ["--help"]])
-def test_an_extra_that_is_not_installed_says_how_to_install_it(installed, arguments):
+def test_a_missing_extra_says_how_to_install(installed, arguments):
     with pytest.raises(UnsupportedError, match=r"pip install 'tfcollective\[bench\]'"):
         call("bench", *arguments)
 

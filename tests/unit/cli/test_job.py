@@ -24,7 +24,7 @@ def ran(monkeypatch):
     return calls
 
 
-def test_the_text_holds_what_is_not_as_usual_and_no_secret():
+def test_the_text_holds_no_default_or_secret():
     said = job_text(JobSpec(("x",), 2, key=b"secret", call=FunctionCall(b"pickled", ())))
     assert said == '{\n  "command": [\n    "x"\n  ],\n  "num_proc": 2\n}'
     assert read_job(job_text(SPEC)) == SPEC
@@ -38,7 +38,7 @@ def test_an_option_of_another_version_is_named():
             read_job(text)
 
 
-def test_a_job_is_read_from_standard_input_or_from_its_argument(ran, monkeypatch):
+def test_jobs_are_read_from_stdin_or_argument(ran, monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(job_text(SPEC).encode())))
     assert main(["job", "--launcher", "slurm"]) == 3
     assert main(["job", "--launcher", "slurm", job_text(SPEC)]) == 3

@@ -33,7 +33,7 @@ def found() -> dict[str, Finding]:
     return {finding.name: finding for finding in examine(SCRIPT).findings}
 
 
-def test_a_line_that_imports_several_names_is_listed_once() -> None:
+def test_a_multiple_import_is_listed_once() -> None:
     imports = examine("from horovod.tensorflow import rank, size\n").imports
     assert imports == [(1, "horovod.tensorflow", "tfcollective.horovod.tensorflow")]
 

@@ -25,7 +25,7 @@ def parsed(*arguments):
     return job_spec(options, options.pop("command"))
 
 
-def test_a_list_that_names_only_this_machine_needs_no_ssh():
+def test_a_list_of_this_machine_is_local():
     launcher, spec = parsed("-np", "2", "-H", "localhost:4")
     assert (launcher, spec.num_proc) == ("local", 2)
     assert parsed("-H", "localhost:4")[1].num_proc == 4
@@ -56,7 +56,7 @@ def test_how_long_ranks_and_hosts_are_given(monkeypatch):
         parsed("-np", "2", "--grace", "-1")
 
 
-def test_a_job_inside_a_rank_has_not_the_timeline_of_that_job(monkeypatch):
+def test_a_nested_job_drops_the_outer_timeline(monkeypatch):
     monkeypatch.setenv("TFCOLLECTIVE_TIMELINE", "/t.json")
     assert parsed("-np", "2")[1].timeline == "/t.json"
     monkeypatch.setenv("TFCOLLECTIVE_TASK", "worker:0")
@@ -140,7 +140,7 @@ def test_a_task_spec_makes_a_job_elastic():
     assert (spec.num_proc, spec.bounds.smallest) == (5, 3)
 
 
-def test_what_says_that_a_host_is_to_be_taken_away(tmp_path, monkeypatch):
+def test_preemption_options_reach_the_spec(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     notices = ("--preemption-file", "notice", "--preemption-command", "curl -sf 'http://a b'")
     spec = parsed("-np", "4", "--min-np", "2", *notices)[1]
@@ -164,7 +164,7 @@ def test_flags_without_effect_are_named(capsys):
         (("--jsrun",), "--jsrun: .* --wait-for-agents N"),
     ],
 )
-def test_horovodruns_flags_without_a_counterpart_say_what_to_do(arguments, advice, capsys):
+def test_horovodrun_flags_without_counterpart_give_advice(arguments, advice, capsys):
     assert main(["run", "-np", "1", *arguments, "--print-plan", "true"]) == 64
     assert re.search(advice, capsys.readouterr().err)
 
@@ -198,7 +198,7 @@ def test_the_command_line_goes_before_the_file(tmp_path):
     assert (spec.num_proc, spec.op_timeout, spec.stall_warning) == (2, 5.0, 9.0)
 
 
-def test_stall_checks_can_be_switched_off_in_the_file(tmp_path):
+def test_stall_checks_can_be_disabled_by_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("stall_check: {enabled: false}\nnum_proc: 1")
     assert parsed("--config-file", str(path))[1].stall_warning == 0
@@ -298,7 +298,7 @@ def test_an_option_of_an_extension_joins_its_group():
         ("join", (), "2 ranks, with the launcher join"),
     ],
 )
-def test_a_job_begins_with_how_many_ranks_it_has_and_where(launcher, hosts, line):
+def test_a_job_announces_its_ranks_and_hosts(launcher, hosts, line):
     assert opening(launcher, JobSpec(("train",), 2, hosts=hosts), cores=8) == line
 
 
@@ -306,7 +306,7 @@ def test_more_ranks_than_cores_share_them():
     assert opening("local", JobSpec(("train",), 3), cores=2) == "3 ranks on this machine, which share 2 cores"
 
 
-def test_a_range_of_ports_is_for_the_coordinator_and_for_the_ranks(monkeypatch):
+def test_a_port_range_covers_coordinator_and_ranks(monkeypatch):
     _, spec = parsed("-np", "2", "--port-range", "29500-29600", "true")
     assert spec.port_range == PortRange(29500, 29600)
     (rank, _) = plan_local(spec, cores=2, environ={}).workers

@@ -24,18 +24,18 @@ class Client:
         return self.entries.pop(0)
 
 
-def test_a_call_whose_number_was_stored_twice_is_made_once():
+def test_a_call_stored_twice_is_made_once():
     client = Client(Entry(1, 1), Entry(1, 2), None, Entry(2, 3), Entry(2, 5), Entry(None, 6))
     assert list(_numbers(client)) == [1, 2, None]
     assert client.asked == [0, 1, 2, 2, 3, 5]
 
 
-def test_a_process_that_comes_later_begins_with_the_newest():
+def test_a_later_process_begins_with_the_newest():
     assert next(_numbers(Client(Entry(7, 9)))) == 7
 
 
 @pytest.mark.parametrize("code", [None, 0, 3])
-def test_a_function_that_wants_to_end_its_process_has_failed(code):
+def test_a_function_that_exits_has_failed(code):
     """The process would end with exit code 0, and the caller would wait for its result for ever."""
     stored = {}
 

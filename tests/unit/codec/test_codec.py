@@ -53,12 +53,12 @@ def test_a_line_is_one_line() -> None:
     assert encode(WHOLE).count(b"\n") == 0
 
 
-def test_text_that_is_not_unicode_and_numbers_that_are_not_finite_survive() -> None:
+def test_surrogates_and_nonfinite_numbers_survive() -> None:
     odd = Whole((Part("\udcff", 1),), math.inf, rest={"loss": -math.inf})
     assert decode(encode(odd), Whole, "it") == odd
 
 
-def test_what_has_a_default_may_be_missing_and_what_is_unknown_is_ignored() -> None:
+def test_defaults_may_be_missing_and_extras_ignored() -> None:
     assert decode(b'{"parts": [], "newer": 3}', Whole, "it") == Whole(())
 
 
@@ -79,7 +79,7 @@ def test_what_has_a_default_may_be_missing_and_what_is_unknown_is_ignored() -> N
         (b'{"parts": [], "key": "%"}', r"at `\$\.key`"),
     ],
 )
-def test_an_error_says_what_cannot_be_read_and_where(data: bytes, says: str) -> None:
+def test_an_error_says_where_reading_failed(data: bytes, says: str) -> None:
     with pytest.raises(ConfigError, match=f"^the whole cannot be read: .*{says}"):
         decode(data, Whole, "the whole")
 
@@ -110,7 +110,7 @@ for _ in range(60):
 """
 
 
-def test_a_class_may_be_met_by_many_threads_at_once() -> None:
+def test_many_threads_may_meet_a_class_first() -> None:
     """In a process of its own, which msgspec would crash."""
     done = subprocess.run([sys.executable, "-c", MANY_THREADS], timeout=within(60), check=False)
     assert done.returncode == 0

@@ -190,12 +190,12 @@ def test_transport_is_checked() -> None:
 
 @pytest.mark.parametrize("field", ["connect_timeout", "op_timeout", "stall_warning"])
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1.1e6])
-def test_the_library_refuses_times_that_no_wait_can_have(field: str, seconds: float) -> None:
+def test_the_library_refuses_impossible_timeouts(field: str, seconds: float) -> None:
     with pytest.raises(InvalidArgumentError, match="expected 0 to 1000000 seconds, not"):
         NativeCommunicator.alone(options=CommunicatorOptions(**{field: seconds}))
 
 
-def test_the_library_refuses_them_of_an_operation_and_the_world_lives_on() -> None:
+def test_an_impossible_operation_timeout_spares_the_world() -> None:
     with NativeCommunicator.alone() as world:
         request = abi.Request(
             struct_size=ctypes.sizeof(abi.Request), collective=abi.Collective.BARRIER, timeout_s=float("nan")

@@ -78,7 +78,7 @@ def run_world(size: int, work: Callable[[NativeCommunicator], object], **changes
     return results
 
 
-def test_a_result_in_a_cycle_with_its_communicator_is_collected() -> None:
+def test_a_result_in_a_cycle_is_collected() -> None:
     world = NativeCommunicator.alone(options=options())
     result = world.allreduce(GpuArray(np.ones(3)))
     collected = weakref.ref(result)
@@ -242,7 +242,7 @@ def test_ranks_that_differ_are_shown() -> None:
         )
 
 
-def test_without_nccl_every_rank_says_what_was_looked_for() -> None:
+def test_every_rank_explains_a_missing_nccl() -> None:
     def work(world: NativeCommunicator) -> None:
         array = GpuArray(np.ones(3), world.rank)
         world.allreduce(array, out=array)
@@ -260,7 +260,7 @@ def test_without_a_driver(tmp_path) -> None:
         np.testing.assert_array_equal(world.allreduce(np.ones(3)), np.ones(3))
 
 
-def test_an_error_of_nccl_ends_the_world_and_names_the_gpu() -> None:
+def test_an_nccl_error_names_its_gpu() -> None:
     cuda().standin_set(b"fail:ncclAllReduce", 3)
 
     def work(world: NativeCommunicator) -> None:
@@ -343,7 +343,7 @@ def test_dlpack() -> None:
         as_device(Packed(5, 64, (2,), None), "array")
 
 
-def test_a_result_that_could_not_say_what_it_is(world: NativeCommunicator) -> None:
+def test_an_inexpressible_result_is_refused(world: NativeCommunicator) -> None:
     array = Packed(4, 16, (2, 3), None)
     for call in (world.allreduce, world.reducescatter, world.broadcast, world.allgather, world.alltoall):
         with pytest.raises(UnsupportedError, match="a result of bfloat16 can be made for PyTorch and CuPy only"):
@@ -420,14 +420,14 @@ def make_nccl(folder: Path, version: int | None = None) -> Path:
     return made
 
 
-def test_nccl_is_looked_for_in_the_process_then_in_packages(tmp_path: Path) -> None:
+def test_nccl_is_searched_in_process_then_packages(tmp_path: Path) -> None:
     packaged = make_nccl(tmp_path / "packages" / "nvidia" / "nccl" / "lib")
     loaded = make_nccl(tmp_path / "loaded", 22899)
     assert find_nccl("", packages=tmp_path / "packages") == (str(packaged), 22703, "")
     assert find_nccl("", loaded, packages=tmp_path / "packages") == (str(loaded), 22899, "")
 
 
-def test_two_versions_of_nccl_in_one_process_are_refused(tmp_path: Path) -> None:
+def test_two_nccl_versions_in_a_process_fail(tmp_path: Path) -> None:
     chosen, loaded = str(options().nccl), make_nccl(tmp_path / "loaded", 22899)
     path, version, problem = find_nccl(chosen, loaded)
     assert (path, version) == ("", 0)

@@ -75,7 +75,7 @@ def interrupt_while_waiting(waits: NativeCommunicator, then: Callable[[], object
 
 
 @pytest.mark.parametrize("operation", ["allgather", "alltoall", "allreduce"])
-def test_the_exception_of_a_handler_reaches_the_caller_and_the_world_lives_on(
+def test_a_signal_handlers_exception_spares_the_world(
     both: tuple[NativeCommunicator, NativeCommunicator], operation: str
 ) -> None:
     waits, comes = both
@@ -102,7 +102,7 @@ def test_a_callback_that_raises_gives_no_address(monkeypatch: pytest.MonkeyPatch
     assert (result.size, result.rows[0]) == (1, 5)
 
 
-def test_memory_that_cannot_be_had_is_the_cause_of_the_error() -> None:
+def test_failed_allocation_is_the_errors_cause() -> None:
     def fails(rows: list[int]) -> int:
         raise MemoryError(rows)
 
@@ -124,7 +124,7 @@ def test_memory_that_cannot_be_had_is_the_cause_of_the_error() -> None:
     assert isinstance(raised.value.__cause__, MemoryError)
 
 
-def test_a_result_is_given_back_without_the_garbage_collector() -> None:
+def test_results_are_freed_without_garbage_collection() -> None:
     gc.disable()
     try:
         with NativeCommunicator.alone() as world:

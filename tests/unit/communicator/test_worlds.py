@@ -85,7 +85,7 @@ def test_collectives(size: int, transport: str) -> None:
 
 
 @pytest.mark.parametrize("probes", [False, True])
-def test_the_link_is_measured_where_that_is_wanted_and_known_to_all(probes: bool) -> None:
+def test_the_link_is_measured_only_on_request(probes: bool) -> None:
     links: dict[int, tuple[float, float]] = {}
 
     def work(world: NativeCommunicator) -> object:

@@ -21,7 +21,7 @@ def test_worlds_that_follow_from_one_decision_count_once():
 
 
 @pytest.mark.parametrize("next_one", [([task(2)], []), ([], [task(0)]), ([], []), ([task(9)], [])])
-def test_another_decision_a_loss_and_the_same_world_again_count(next_one):
+def test_a_change_with_another_cause_counts(next_one):
     changes = CountedChanges(1)
     changes.started(task(1), 7)
     changes.started(task(2), 8)
@@ -30,7 +30,7 @@ def test_another_decision_a_loss_and_the_same_world_again_count(next_one):
     assert changes.add([task(1)], [])  # nothing of it was counted
 
 
-def test_what_was_started_by_a_decision_of_its_own_counts_by_itself():
+def test_starts_of_separate_decisions_count_separately():
     changes = CountedChanges(2)
     for index in (1, 2, 3):
         changes.started(task(index), 0)
@@ -44,7 +44,7 @@ def bundle(*indices):
     return made
 
 
-def test_the_first_that_are_ready_wait_until_all_are():
+def test_the_first_ready_wait_for_all():
     made = bundle(1, 2, 3)
     made.ready(task(2), 10.0)
     made.ready(task(1), 12.0)
@@ -53,7 +53,7 @@ def test_the_first_that_are_ready_wait_until_all_are():
     assert (made.held, made.until) == (0, None)
 
 
-def test_they_wait_for_a_moment_only_and_only_once():
+def test_ready_tasks_wait_once_and_briefly():
     made = bundle(1, 2, 3)
     made.ready(task(1), 10.0)
     made.expire(12.9)
@@ -64,7 +64,7 @@ def test_they_wait_for_a_moment_only_and_only_once():
     assert (made.held, made.until) == (0, None)
 
 
-def test_they_do_not_wait_for_one_that_has_ended_and_none_is_left_that_waits():
+def test_ended_tasks_are_not_waited_for():
     made = bundle(1, 2)
     made.ready(task(1), 10.0)
     made.gone([task(2)], ready=False)

@@ -53,7 +53,7 @@ def test_a_call_is_repeated_until_it_is_answered() -> None:
     assert noted == [LOST, LOST]
 
 
-def test_a_call_ends_with_its_time_but_not_before_its_tries() -> None:
+def test_a_call_makes_its_tries_after_timeout() -> None:
     client = Client(*[LOST] * 9)
     with pytest.raises(CoordinatorError, match="one slow answer"):
         Channel(client).call(Client.ask, replace(SOON, seconds=0.0, tries=4))

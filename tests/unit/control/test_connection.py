@@ -96,7 +96,7 @@ def test_which_addresses_are_loopback(address, expected):
     assert is_loopback(address) is expected
 
 
-def test_nothing_that_is_said_can_be_read_on_the_way(server):
+def test_encrypted_traffic_cannot_be_read(server):
     with Recorder(server.endpoint) as wire, client_of(wire) as client:
         client.put_blob("call", SECRET)
         assert client.get_blob("call", timeout=1) == SECRET
@@ -119,7 +119,7 @@ def test_no_older_tls_is_spoken(server):
         older.wrap_socket(one)
 
 
-def test_certificates_are_new_and_valid_for_clocks_that_differ():
+def test_certificates_are_new_and_tolerate_clock_differences():
     import datetime
 
     from cryptography import x509
@@ -141,7 +141,7 @@ def test_a_wrong_key_is_said_to_be_one_possibility(server, refused):
     assert server.get_blob("k") is None
 
 
-def test_a_man_in_the_middle_is_noticed_before_anything_is_sent(server):
+def test_a_man_in_the_middle_receives_nothing(server):
     """It has a certificate of its own, and reads what it passes on."""
     with ManInTheMiddle(server.endpoint, Certificate.make().context) as thief, client_of(thief) as client:
         with pytest.raises(InterceptedError, match="intercepts the connection"):
@@ -149,7 +149,7 @@ def test_a_man_in_the_middle_is_noticed_before_anything_is_sent(server):
     assert len(thief.recorded) == WELCOME.size + len("job")
 
 
-def test_a_man_in_the_middle_that_says_that_its_certificate_is_the_coordinators(server):
+def test_a_forged_certificate_fingerprint_is_refused(server):
     fake = Certificate.make()
 
     def lie(data):
@@ -351,7 +351,7 @@ def test_the_oldest_of_many_unauthenticated_connections_is_closed(server):
             peer.close()
 
 
-def test_a_client_that_ends_before_its_first_byte_leaves_nothing(server, caplog):
+def test_a_client_closing_immediately_leaves_nothing(server, caplog):
     for _ in range(20):
         connect(server).close()
     with client_of(server.endpoint) as client:
@@ -415,7 +415,7 @@ def test_requests_that_come_in_pieces_or_together(by_hand):
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-def test_a_connection_that_was_ended_while_it_was_idle_is_replaced(server, end):
+def test_a_connection_closed_while_idle_is_replaced(server, end):
     with client_of(server.endpoint) as client:
         for number in range(1, 4):
             assert client.put("k", number) == number

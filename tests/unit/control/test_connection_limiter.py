@@ -62,7 +62,7 @@ def test_a_connection_that_proves_nothing_is_ended() -> None:
     run(test)
 
 
-def test_many_that_come_at_once_do_not_end_one_that_came_before() -> None:
+def test_many_newcomers_spare_an_earlier_connection() -> None:
     async def test() -> None:
         limiter = UnauthenticatedConnectionLimiter(timeout=600, most=4, crowded=0.2)
         honest = FakeConnection()
@@ -81,7 +81,7 @@ def test_many_that_come_at_once_do_not_end_one_that_came_before() -> None:
     run(test)
 
 
-def test_a_coordinator_that_is_slow_does_not_end_connections_for_it() -> None:
+def test_a_slow_coordinator_ends_no_connections() -> None:
     async def test() -> None:
         clock = ManualClock()
         limiter = UnauthenticatedConnectionLimiter(timeout=10.0, most=100, look=0.25, clock=clock)
@@ -100,7 +100,7 @@ def test_a_coordinator_that_is_slow_does_not_end_connections_for_it() -> None:
     run(test)
 
 
-def test_what_has_proved_the_key_is_forgotten_after_the_close() -> None:
+def test_a_proved_connection_is_forgotten_after_closing() -> None:
     async def test() -> None:
         limiter = UnauthenticatedConnectionLimiter(timeout=0.01, most=1, crowded=0.01)
         connections = [FakeConnection() for _ in range(3)]

@@ -38,7 +38,7 @@ def order(state):
     return [one.index for one in state.members]
 
 
-def test_who_leaves_for_good_is_not_waited_for_and_has_not_ended_the_training():
+def test_a_leaver_has_not_ended_the_training():
     state = begun()
     state.leave(task(0), 1.0, for_good=True)
     assert state.pending == 2
@@ -52,7 +52,7 @@ def test_who_leaves_for_good_is_not_waited_for_and_has_not_ended_the_training():
     assert order(state) == [1, 2]
 
 
-def test_every_change_of_the_world_is_noted_with_its_duration():
+def test_every_change_is_noted_with_its_duration():
     state = begun()
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.5)
@@ -76,7 +76,7 @@ def test_every_change_of_the_world_is_noted_with_its_duration():
     assert list(state.changes[1].phases.items()) == [("detect", 0.5), ("agree", 0.0), ("connect", 0.125), ("sync", 0.5)]
 
 
-def test_why_members_are_not_in_the_next_world_stands_with_the_change():
+def test_a_change_names_why_members_are_missing():
     state = begun(4)
     state.exited(replace(ended(1, code=None), signal=signal.SIGKILL), 1.0)
     state.leave(task(2), 1.0, for_good=True, why="SIGTERM")
@@ -96,7 +96,7 @@ def failure_of(state, index):
     return outcome.message
 
 
-def test_too_few_ranks_hear_that_no_others_will_come():
+def test_too_few_ranks_hear_none_will_come():
     state = begun(smallest=3)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.5)
@@ -115,13 +115,13 @@ def test_the_limit_of_changes_is_named():
     assert failure_of(state, 0).startswith("the world may not change again: --reset-limit is 0; f")
 
 
-def test_a_rank_that_ends_well_has_ended_the_training():
+def test_a_rank_ending_well_completes_the_training():
     state = begun()
     state.exited(ended(0), 1.0)
     assert state.training_ended
 
 
-def test_a_rank_that_rank_0_has_overtaken_hears_of_it_and_has_not_completed_the_training():
+def test_a_rank_behind_rank_0_hears_so():
     state = begun()
     state.done_training(task(0), 1.0)
     assert (state.trained, state.done) == (True, {task(0)})
@@ -137,7 +137,7 @@ def test_a_rank_that_rank_0_has_overtaken_hears_of_it_and_has_not_completed_the_
     assert state.failure is None
 
 
-def test_a_second_training_begins_where_all_are_waited_for():
+def test_a_second_training_waits_for_all():
     state = begun()
     for index in range(3):
         state.done_training(task(index), 1.0)
@@ -151,7 +151,7 @@ def test_a_second_training_begins_where_all_are_waited_for():
     assert order(state) == [0, 1]
 
 
-def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
+def test_a_program_error_ends_the_job_early():
     state = begun()
     state.join(request(0, world=2), 1.0)
     state.failing(task(1), "ValueError: the data is rotten", 1.5)
@@ -164,7 +164,7 @@ def test_an_error_of_the_program_ends_the_job_before_its_process_has_ended():
     assert state.deadline is None
 
 
-def test_an_error_of_the_program_may_cost_its_rank_alone():
+def test_a_program_error_may_cost_one_rank():
     state = Membership(workers(3), 10.0, longest_gap=math.inf, bounds=Bounds(1, 3, 3, 30.0, outlasts_errors=True))
     for index in range(3):
         state.join(request(index), 0.0)
@@ -188,7 +188,7 @@ def replaced(longest_gap=math.inf):
     return state
 
 
-def test_a_replacement_that_does_not_come_to_init_is_killed():
+def test_a_replacement_that_misses_init_is_killed():
     state = replaced()
     assert state.expire(19.9) == {}
     assert state.expire(state.deadline) == {
@@ -197,7 +197,7 @@ def test_a_replacement_that_does_not_come_to_init_is_killed():
     assert (state.deadline, order(state)) == (None, [0])
 
 
-def test_time_in_which_the_coordinator_was_stopped_is_left_to_a_replacement():
+def test_a_coordinators_pause_extends_a_replacements_time():
     state = replaced(longest_gap=9.0)
     state.expire(10.0)
     state.expire(19.5)  # it was stopped in between
@@ -219,7 +219,7 @@ def test_a_replacement_has_come_once_it_says_anything(come):
     assert state.deadline is None
 
 
-def test_a_replacement_that_is_stopped_after_init_does_not_hold_its_slot_for_ever():
+def test_a_stopped_replacement_loses_its_slot():
     state = replaced()
     state.heartbeat(task(2), "running", {}, 19.0)
     assert state.find_silent(118.0, 100.0) == {task(0): 117.0}
@@ -227,7 +227,7 @@ def test_a_replacement_that_is_stopped_after_init_does_not_hold_its_slot_for_eve
     assert state.find_silent(119.0, 100.0) == {task(2): 100.0}
 
 
-def test_one_that_ends_soon_after_its_error_is_not_killed_and_one_that_is_gone_ends_no_job():
+def test_ending_soon_after_an_error_avoids_killing():
     state = begun()
     state.leave(task(2), 1.0, for_good=True)
     state.failing(task(2), "ValueError: on its way out", 1.0)
@@ -238,7 +238,7 @@ def test_one_that_ends_soon_after_its_error_is_not_killed_and_one_that_is_gone_e
     assert state.expire(100.0) == {}
 
 
-def test_a_newcomer_that_gives_no_sign_of_life_is_not_taken_in_until_it_gives_one():
+def test_a_silent_newcomer_joins_once_heard():
     state = begun(size=2)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.0)
@@ -256,7 +256,7 @@ def test_a_newcomer_that_gives_no_sign_of_life_is_not_taken_in_until_it_gives_on
     assert state.outcome(request(2)) == state.world
 
 
-def test_a_silent_newcomer_whose_node_is_to_be_taken_away_is_never_taken_in():
+def test_a_silent_newcomer_being_preempted_never_joins():
     state = begun(size=2)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.0)
@@ -269,7 +269,7 @@ def test_a_silent_newcomer_whose_node_is_to_be_taken_away_is_never_taken_in():
     assert (state.pending, state.leavers) == (0, {task(2): "SIGTERM"})
 
 
-def test_a_newcomer_that_is_stopped_while_the_others_connect_to_it_is_found_soon():
+def test_a_newcomer_stopped_while_connecting_is_found():
     state = begun(size=2)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.0)
@@ -283,7 +283,7 @@ def test_a_newcomer_that_is_stopped_while_the_others_connect_to_it_is_found_soon
     assert state.find_silent(50.0, 1000.0) == {}
 
 
-def test_a_newcomer_that_goes_on_giving_signs_of_life_is_a_member_like_others():
+def test_a_newcomer_giving_signs_is_a_member():
     state = begun(size=2)
     state.exited(ended(1, code=9), 1.0)
     state.join(request(0, world=2), 1.0)
@@ -306,7 +306,7 @@ def with_newcomer():
     return state
 
 
-def test_a_newcomer_that_has_taken_the_state_is_a_member_like_others():
+def test_a_newcomer_with_state_is_a_member():
     state = with_newcomer()
     state.heartbeat(task(2), "running", {"change": {"generation": 3, "connect": 0.1, "sync": 0.1}}, 12.2)
     state.exited(ended(0, code=9), 13.0)
@@ -314,13 +314,13 @@ def test_a_newcomer_that_has_taken_the_state_is_a_member_like_others():
     assert state.find_silent(500.0, 1000.0) == {}  # a second world makes it no newcomer again
 
 
-def test_a_newcomer_without_which_no_rank_has_the_state_is_not_given_up_early():
+def test_a_newcomer_is_kept_for_the_state():
     state = with_newcomer()
     state.exited(ended(0, code=9), 13.0)
     assert state.find_silent(500.0, 1000.0) == {}
 
 
-def test_in_a_job_of_fixed_size_all_are_waited_for():
+def test_a_fixed_job_waits_for_all():
     state = Membership(workers(2), 10.0, longest_gap=math.inf)
     for index in range(2):
         state.join(replace(request(index), size=2), 0.0)
@@ -338,7 +338,7 @@ def test_an_error_of_the_program_ends_the_job():
     assert "an error of the program ends an elastic job, too; first, rank 1 (worker:1" in outcome.message
 
 
-def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
+def test_a_program_error_is_the_first_cause():
     state = begun()
     state.exited(replace(ended(1, code=None), signal=signal.SIGKILL), 1.0)
     for index in (0, 2):
@@ -350,7 +350,7 @@ def test_an_error_of_the_program_is_the_cause_and_not_what_was_lost_before():
 
 
 @pytest.mark.parametrize("note", ["it did not come when the world changed", ""])
-def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_way_out(note):
+def test_a_program_error_counts_despite_a_kill(note):
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     record = replace(ended(1, code=None, exception=error), signal=signal.SIGKILL, note=note)
     assert record.raised
@@ -360,7 +360,7 @@ def test_an_error_of_the_program_counts_also_if_its_process_was_killed_on_its_wa
     assert state.failure is not None
 
 
-def test_what_was_taken_for_lost_does_not_come_back():
+def test_a_lost_task_does_not_come_back():
     state = begun()
     state.exited(replace(ended(1, code=None), reason=ExitReason.LOST), 1.0)
     with pytest.raises(Refusal, match="worker:1 takes part no longer: its process has ended"):
@@ -370,7 +370,7 @@ def test_what_was_taken_for_lost_does_not_come_back():
     assert order(state) == [0, 2]
 
 
-def test_only_a_member_of_the_world_can_say_which_of_its_ranks_is_lost():
+def test_only_members_may_report_lost_ranks():
     state = begun(size=2)
     state.admit(task(2))
     state.join(request(2), 1.0, lost=0)  # of a world that it has been in
@@ -380,7 +380,7 @@ def test_only_a_member_of_the_world_can_say_which_of_its_ranks_is_lost():
     assert order(state) == [1, 2]
 
 
-def test_what_leaves_a_job_of_fixed_size_may_join_again():
+def test_a_leaver_may_rejoin_a_fixed_job():
     state = Membership(workers(3), 10.0, longest_gap=math.inf)
     for index in range(3):
         state.join(request(index), 0.0)
@@ -392,7 +392,7 @@ def test_what_leaves_a_job_of_fixed_size_may_join_again():
     assert state.world.generation == 2
 
 
-def test_a_member_whose_process_is_about_to_end_is_not_waited_for():
+def test_nobody_waits_for_a_member_that_ends():
     state = begun()
     state.leave(task(1), 1.0, ends=True)
     for index in (0, 2):
@@ -404,7 +404,7 @@ def test_a_member_whose_process_is_about_to_end_is_not_waited_for():
     assert state.changes[0].cause == "worker:1 exited with code 3"
 
 
-def test_when_all_processes_are_about_to_end_their_ends_are_judged():
+def test_ends_are_judged_when_all_end():
     state = begun(2)
     for index in range(2):
         state.leave(task(index), 1.0, ends=True)
@@ -416,7 +416,7 @@ def test_when_all_processes_are_about_to_end_their_ends_are_judged():
     assert state.failure is None
 
 
-def test_a_member_whose_node_is_to_be_taken_away_leaves_when_it_comes_next():
+def test_a_preempted_member_leaves_when_it_joins():
     state = begun()
     state.ask_to_leave([task(1)], "SIGTERM", 1.0)
     assert state.pending == 2
@@ -434,7 +434,7 @@ def test_a_member_whose_node_is_to_be_taken_away_leaves_when_it_comes_next():
     assert not state.leaving
 
 
-def test_one_that_waits_for_the_next_world_is_asked_to_leave_at_once():
+def test_a_waiting_rank_leaves_at_once():
     state = begun()
     state.join(request(1, world=2), 1.0)
     state.admit(task(3))
@@ -447,7 +447,7 @@ def test_one_that_waits_for_the_next_world_is_asked_to_leave_at_once():
     assert order(state) == [0, 2]
 
 
-def test_the_first_world_is_formed_without_a_node_that_is_to_be_taken_away():
+def test_the_first_world_forms_without_preempted_nodes():
     state = Membership(workers(3), 10.0, longest_gap=math.inf, bounds=Bounds(1, 3, 3, 5.0))
     state.ask_to_leave([task(2)], "SIGTERM", 0.0)
     for index in range(3):
@@ -457,7 +457,7 @@ def test_the_first_world_is_formed_without_a_node_that_is_to_be_taken_away():
     assert order(state) == [0, 1]
 
 
-def test_a_job_of_fixed_size_asks_no_task_to_leave():
+def test_a_fixed_job_asks_nobody_to_leave():
     state = Membership(workers(2), 10.0, longest_gap=math.inf)
     state.ask_to_leave([task(1)], "SIGTERM", 0.0)
     for index in range(2):
@@ -466,7 +466,7 @@ def test_a_job_of_fixed_size_asks_no_task_to_leave():
     assert not state.leaving
 
 
-def test_a_program_that_does_not_catch_a_loss_learns_how_to():
+def test_an_uncaught_loss_says_how_to_catch():
     state = begun(2)
     state.exited(ended(1, code=None), 1.0)
     error = ExceptionRecord("AbortedError", "PEER_LOST: rank 1 is gone", "", 1.0, ErrorKind.PEER)
@@ -478,7 +478,7 @@ def test_a_program_that_does_not_catch_a_loss_learns_how_to():
     assert "no rank is left whose state others could take; first," in state.failure.message
 
 
-def test_when_all_are_asked_to_leave_they_do_and_the_job_fails():
+def test_a_job_fails_when_all_must_leave():
     state = begun(2)
     state.ask_to_leave([task(0), task(1)], "SIGTERM", 1.0)
     assert state.failure is None  # they may complete what they do
@@ -488,7 +488,7 @@ def test_when_all_are_asked_to_leave_they_do_and_the_job_fails():
     assert "no rank is left whose state others could take" in state.failure.message
 
 
-def test_when_all_leave_before_the_first_world_the_job_fails_and_says_so():
+def test_all_leaving_early_fails_the_job_clearly():
     state = Membership(workers(2), 10.0, longest_gap=math.inf, bounds=Bounds(1, 2, 2, 30.0))
     state.ask_to_leave([task(0), task(1)], "slot 0 of h is gone", 1.0)
     state.join(request(0), 2.0)
@@ -499,7 +499,7 @@ def test_when_all_leave_before_the_first_world_the_job_fails_and_says_so():
     assert message in state.failure.message
 
 
-def test_a_program_that_ends_well_because_it_was_asked_to_leave_has_not_ended_the_training():
+def test_ending_well_on_request_completes_no_training():
     state = begun(2)
     state.ask_to_leave([task(0)], "SIGTERM", 1.0)
     state.exited(ended(0), 2.0)
@@ -509,7 +509,7 @@ def test_a_program_that_ends_well_because_it_was_asked_to_leave_has_not_ended_th
     assert state.failure is None
 
 
-def test_an_error_on_a_node_that_is_to_be_taken_away_costs_its_rank_alone():
+def test_an_error_while_preempted_costs_one_rank():
     state = begun()
     state.ask_to_leave([task(1)], "SIGTERM", 1.0)
     error = ExceptionRecord("KeyboardInterrupt", "", "", 1.0)

@@ -11,7 +11,7 @@ from tfcollective._control.serve.gloo_store import GlooStore, GlooStoreServer
 SCOPES = {"global": 2, "local_node-0": 2, "cross_0": 1, "cross_1": 1}
 
 
-def test_values_are_kept_until_the_last_rank_has_finished():
+def test_values_stay_until_the_last_rank_finishes():
     store = GlooStore(SCOPES)
     assert store.get("global", "0") is None
     store.put("global", "0", b"address of 0")

@@ -40,7 +40,7 @@ def job():
     return made
 
 
-def test_the_launcher_hears_of_an_end_once_however_often_it_is_reported(job):
+def test_the_launcher_hears_of_each_end_once(job):
     first, second = (job.apply(messages.Exited(ended(0)), now) for now in (12.5, 13.0))
     assert first.news == (JobEvent(exited=ended(0)), JobEvent(trained=True))
     assert StoreKey(TRAINING_ENDED) in first.changed
@@ -49,14 +49,14 @@ def test_the_launcher_hears_of_an_end_once_however_often_it_is_reported(job):
     assert job.view().durations == {task(0): 2.5}
 
 
-def test_the_members_are_asked_to_come_together_once_for_each_generation(job):
+def test_members_are_called_once_per_generation(job):
     job.apply(messages.Leave(task(1), True, "SIGTERM"), 11.0)
     job.apply(messages.Leave(task(2), True, "SIGTERM"), 12.0)
     entry = job.store.get(PENDING)
     assert (entry.value, entry.version) == (2, 1)
 
 
-def test_the_launcher_hears_of_members_that_are_silent_or_do_not_come(job):
+def test_the_launcher_hears_of_silent_members(job):
     assert job.apply(Tick(), 11.0).news == tuple(JobEvent(silent=(task(index), 1.0)) for index in range(3))
     job.apply(messages.Exited(ended(2, 9)), 12.0)
     job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
@@ -65,13 +65,13 @@ def test_the_launcher_hears_of_members_that_are_silent_or_do_not_come(job):
     assert dropped[0] == task(1)
 
 
-def test_a_value_for_which_there_is_no_room_is_refused_and_changes_nothing(job):
+def test_a_value_without_room_changes_nothing(job):
     with pytest.raises(Refusal):
         job.apply(messages.Put("a", "x" * 5000), 11.0)
     assert job.apply(messages.Put("b", 1), 11.0) == Effects(messages.Stored(1), (StoreKey("b"),), ())
 
 
-def test_the_end_of_a_round_and_a_new_deadline_are_effects_of_whatever_brings_them(job):
+def test_rounds_and_deadlines_are_effects_of_events(job):
     job.apply(messages.Exited(ended(2, 9)), 12.0)
     began = job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
     assert set(began.changed) == {Topic.ROUND, Topic.TIME}
@@ -127,7 +127,7 @@ def apply(job, event, now):
 
 @given(BOUNDS, st.lists(st.tuples(REQUESTS | OTHERS, st.sampled_from([0.0, 0.5, 5.0, 10.0])), max_size=30))
 @settings(max_examples=100, deadline=None)
-def test_events_in_any_order_have_whole_effects_and_come_twice_without_harm(bounds, events):
+def test_repeated_and_reordered_events_do_no_harm(bounds, events):
     job, now, admitted = Job("job", Membership(workers(3), 10.0, bounds=bounds), Store(4000), 20.0), 1.0, False
     pending, news = 0, []
     for event, seconds in events:

@@ -39,7 +39,7 @@ def test_none_but_those_that_were_heard_are_expected() -> None:
         tracker.silence("a", 9.0)
 
 
-def test_time_in_which_none_could_be_heard_is_no_silence() -> None:
+def test_a_listeners_pause_is_no_silence() -> None:
     """A process that was stopped finds what was said meanwhile only after it has looked at its clock."""
     tracker = LivenessTracker[str](2.0)
     tracker.heard("a", 0.0)
@@ -62,7 +62,7 @@ class Coordinator:
         self.beats += 1
 
 
-def test_a_coordinator_is_lost_after_its_limit_and_more_than_one_failure() -> None:
+def test_a_coordinator_is_lost_after_repeated_failures() -> None:
     coordinator, clock, lost = Coordinator(), ManualClock(), []
     heart = Heartbeat(coordinator.beat, lost.append, 30.0, clock=clock)
     assert heart.beat()
@@ -100,7 +100,7 @@ def test_the_thread_beats_until_it_is_stopped() -> None:
     assert not heart._thread.is_alive()
 
 
-def test_the_thread_says_once_that_the_coordinator_is_lost() -> None:
+def test_the_thread_reports_a_lost_coordinator_once() -> None:
     coordinator, lost, said = Coordinator(), [], threading.Event()
     coordinator.down = True
 

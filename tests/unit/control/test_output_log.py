@@ -19,7 +19,7 @@ def test_a_reader_gets_everything_once():
     assert [one.text for one in log.since(page.position).pieces] == ["c\n"]
 
 
-def test_old_pieces_make_room_and_a_slow_reader_learns_how_many_it_has_missed():
+def test_slow_readers_learn_how_much_they_missed():
     log = OutputLog(10)
     for number in range(5):
         log.add(piece(f"{number}...."))
@@ -29,7 +29,7 @@ def test_old_pieces_make_room_and_a_slow_reader_learns_how_many_it_has_missed():
     assert log.since(page.position) is None
 
 
-def test_a_piece_above_the_limit_is_kept_until_the_next_comes():
+def test_an_oversized_piece_stays_until_the_next():
     log = OutputLog(4)
     log.add(piece("far too long"))
     assert log.since(0).pieces[0].text == "far too long"
@@ -37,7 +37,7 @@ def test_a_piece_above_the_limit_is_kept_until_the_next_comes():
     assert [one.text for one in log.since(0).pieces] == ["b"]
 
 
-def test_a_page_holds_a_mebibyte_at_most_but_always_something():
+def test_a_page_is_bounded_but_never_empty():
     log = OutputLog(1 << 24)
     for _ in range(3):
         log.add(piece("x" * (1 << 20)))

@@ -14,7 +14,7 @@ from tfcollective._control.wire.protocol import ServerOptions
 CONFIG = CoordinatorConfig(ServerOptions("j", b"k" * 32, workers(1), 0.01), 1, "warning", "/tmp", ("x",))
 
 
-def test_one_that_takes_nothing_is_waited_for_no_longer_though_there_is_much_to_tell():
+def test_an_unread_configuration_ends_the_wait_too():
     options = replace(CONFIG.options, tasks=workers(20_000))
     timing = replace(TIMING, agent_start=0.2, coordinator=0.01)
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -35,7 +35,7 @@ def test_one_that_takes_nothing_is_waited_for_no_longer_though_there_is_much_to_
         ("import time; time.sleep(600)", r"has not begun to listen within 0\.01 s: is this machine too busy"),
     ],
 )
-def test_a_coordinator_that_does_not_come_up_says_what_became_of_it(program, message):
+def test_a_coordinator_that_fails_to_start_explains(program, message):
     limit = 0.01 if "sleep" in program else 120.0
     timing = replace(TIMING, agent_start=limit, coordinator=limit)
     command = [sys.executable, "-c", program]
@@ -48,7 +48,7 @@ def test_a_coordinator_that_does_not_come_up_says_what_became_of_it(program, mes
         process.communicate()
 
 
-def test_what_a_site_prints_when_python_starts_is_not_taken_for_the_answer(tmp_path):
+def test_output_of_sitecustomize_is_not_the_answer(tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text("print('the settings of this site', flush=True)\n")

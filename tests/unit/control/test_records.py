@@ -52,7 +52,7 @@ def names(parent):
     return sorted(path.name for path in parent.iterdir())
 
 
-def test_a_running_job_is_found_and_a_closed_one_is_not(tmp_path):
+def test_running_jobs_are_found_closed_ones_not(tmp_path):
     job = published(tmp_path, record())
     assert list(running_jobs(tmp_path)) == [record()]
     assert stat.S_IMODE((job.path / "record.json").stat().st_mode) == 0o600
@@ -74,7 +74,7 @@ def test_what_an_ended_job_has_left_is_removed(tmp_path, kill):
     assert names(tmp_path) == []
 
 
-def test_a_new_job_removes_what_ended_ones_have_left_with_and_without_a_record(tmp_path):
+def test_a_new_job_removes_leftovers_of_others(tmp_path):
     with owned_elsewhere(tmp_path, "job", "--record") as owner, owned_elsewhere(tmp_path, "node") as node:
         one = JobDirectory.create(tmp_path, "next")
         assert names(tmp_path) == ["job", "next", "node"]
@@ -85,7 +85,7 @@ def test_a_new_job_removes_what_ended_ones_have_left_with_and_without_a_record(t
     one.close()
 
 
-def test_a_job_of_another_host_is_neither_shown_nor_removed(tmp_path):
+def test_jobs_of_other_hosts_are_left_alone(tmp_path):
     with owned_elsewhere(tmp_path, "job", "--record") as owner:
         owner.kill()
     (tmp_path / "job/owner").write_text("5a1d2f0c-0000-4000-8000-000000000000\n")
@@ -94,7 +94,7 @@ def test_a_job_of_another_host_is_neither_shown_nor_removed(tmp_path):
     assert names(tmp_path) == ["job"]
 
 
-def test_a_directory_whose_owner_has_not_taken_its_lock_yet_stays(tmp_path):
+def test_a_directory_not_locked_yet_stays(tmp_path):
     (tmp_path / "starting").mkdir()
     JobDirectory.create(tmp_path, "next").close()
     assert names(tmp_path) == ["starting"]
@@ -113,7 +113,7 @@ def test_a_job_in_a_container_keeps_its_directory(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_directory_that_is_made_anew_while_its_owner_is_looked_for_stays(tmp_path, monkeypatch):
+def test_a_directory_recreated_during_a_search_stays(tmp_path, monkeypatch):
     """As by the next attempt of a job, at the moment between two system calls of the one that looks."""
     first, then = published(tmp_path, record()), []
     flock = fcntl.flock
@@ -176,7 +176,7 @@ def no_place():
     raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
 
-def test_without_a_place_for_records_the_message_names_the_variable(tmp_path):
+def test_a_missing_place_names_its_variable(tmp_path):
     with pytest.raises(ConfigError, match=r"No usable temporary directory.*TFCOLLECTIVE_RUNTIME_DIR"):
         runtime_directory(None, {}, no_place)
     assert runtime_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path)}, no_place) == tmp_path / "tfcollective"
@@ -225,7 +225,7 @@ def test_a_place_that_cannot_be_written_is_named():
         JobDirectory.create(Path("/proc"), "job")
 
 
-def test_the_owner_of_a_job_is_opened_only_if_it_has_the_lock(tmp_path):
+def test_only_an_owner_with_lock_is_opened(tmp_path):
     with (
         published(tmp_path, record()),
         pytest.raises(ConfigError, match="another PID namespace"),
@@ -239,7 +239,7 @@ def test_the_owner_of_a_job_is_opened_only_if_it_has_the_lock(tmp_path):
         assert owner is None
 
 
-def test_another_process_with_the_number_of_the_owner_is_not_opened(tmp_path):
+def test_a_reused_owner_pid_is_not_opened(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     one = replace(record(), pid=other.pid)
     with published(tmp_path, one), pytest.raises(ConfigError, match="another PID namespace"):

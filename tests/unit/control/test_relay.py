@@ -72,7 +72,7 @@ def node(tmp_path):
     return Node(tmp_path / "beats")
 
 
-def test_a_node_sends_one_message_with_what_is_new(node):
+def test_a_node_sends_news_in_one_message(node):
     node.beat()
     for rank in range(2):
         node.give(rank, 1)
@@ -85,7 +85,7 @@ def test_a_node_sends_one_message_with_what_is_new(node):
     assert node.coordinator.direct == []
 
 
-def test_a_rank_that_is_stopped_is_silent_however_often_its_agent_beats(node):
+def test_agent_beats_do_not_cover_stopped_ranks(node):
     for step in range(20):
         node.give(0, step)
         node.beat()
@@ -111,7 +111,7 @@ def test_ranks_find_the_coordinators_answers_to_their_agent(node):
     assert answered == [True, False] * 3
 
 
-def test_a_rank_whose_agent_is_stopped_or_dead_gives_its_signs_itself_until_the_agent_is_back(node):
+def test_ranks_heartbeat_directly_while_their_agent_cannot(node):
     node.give(0, 0)
     node.beat()
     assert node.give(0, 0)
@@ -129,7 +129,7 @@ def test_a_rank_whose_agent_is_stopped_or_dead_gives_its_signs_itself_until_the_
     assert len(node.coordinator.direct) == 4
 
 
-def test_a_rank_that_was_stopped_itself_does_not_blame_its_agent(node):
+def test_a_stopped_rank_blames_no_agent(node):
     node.beat()
     node.give(0, 0)
     node.clock.advance(1000)
@@ -137,7 +137,7 @@ def test_a_rank_that_was_stopped_itself_does_not_blame_its_agent(node):
     assert not node.coordinator.direct
 
 
-def test_the_coordinator_is_lost_to_a_rank_after_its_limit_and_not_later(node):
+def test_a_rank_keeps_to_its_coordinator_limit(node):
     lost = []
     node.beat()
     heart = Heartbeat(lambda: node.ranks[0].give("running", {"completed": 0}), lost.append, clock=node.clock)
@@ -152,7 +152,7 @@ def test_the_coordinator_is_lost_to_a_rank_after_its_limit_and_not_later(node):
     assert lost == ["the coordinator has not answered for 30 s: no answer"]
 
 
-def test_what_is_urgent_or_large_and_what_cannot_be_left_goes_directly(node):
+def test_urgent_large_and_stranded_signs_go_directly(node):
     node.beat()
     node.give(0, 1, at_once=True)
     node.give(0, "x" * (1 << 15))
@@ -161,7 +161,7 @@ def test_what_is_urgent_or_large_and_what_cannot_be_left_goes_directly(node):
     assert [str(beat.info["completed"])[:1] for beat in node.coordinator.direct] == ["1", "x", "2"]
 
 
-def test_a_rank_whose_signs_its_agent_cannot_read_gives_them_itself(node):
+def test_a_rank_with_unreadable_signs_sends_directly(node):
     node.agent.serve(node.directory, ["worker:1"])  # as where a container runs the other as another user
     for step in range(6):
         node.give(0, step)
@@ -171,7 +171,7 @@ def test_a_rank_whose_signs_its_agent_cannot_read_gives_them_itself(node):
     assert node.coordinator.handed_on == [[("worker:1", step)] for step in range(6)]
 
 
-def test_ranks_give_their_signs_themselves_where_the_agent_cannot_make_its_directory(node, tmp_path):
+def test_ranks_send_directly_without_the_agents_directory(node, tmp_path):
     beats = tmp_path / "full" / "beats"
     node.agent.serve(beats, ["worker:0"])
     TaskBeat(node.coordinator, TASKS[0], str(beats), node.clock).give("running", {"completed": 1})
@@ -180,7 +180,7 @@ def test_ranks_give_their_signs_themselves_where_the_agent_cannot_make_its_direc
     assert node.coordinator.handed_on == [[]]
 
 
-def test_the_signs_of_many_ranks_fit_into_one_message(node):
+def test_signs_of_many_ranks_fit_one_message(node):
     many = workers(300)
     node.agent.serve(node.directory, [str(task) for task in many])
     for task in many:
@@ -197,7 +197,7 @@ def test_without_an_agent_all_go_directly():
     assert [beat.task for beat in coordinator.direct] == [TASKS[0]]
 
 
-def test_files_that_are_no_signs_of_life_of_their_task_are_left_out(node):
+def test_files_of_other_tasks_are_left_out(node):
     node.give(0, 1)
     (node.directory / "beat-worker-1.json").write_bytes((node.directory / "beat-worker-0.json").read_bytes())
     node.beat()

@@ -36,7 +36,7 @@ def order(made):
     return [member.task.index for member in made.world.members]
 
 
-def test_the_first_world_waits_for_all_and_stands_in_their_order():
+def test_the_first_world_waits_for_all():
     made = rounds(3)
     for index in (2, 0):
         made.join(request(index), 0.0)
@@ -47,7 +47,7 @@ def test_the_first_world_waits_for_all_and_stands_in_their_order():
     assert (made.world.generation, made.deadline, made.pending) == (1, None, 0)
 
 
-def test_survivors_go_on_without_a_lost_member_and_keep_their_order():
+def test_survivors_continue_in_their_order():
     made = begun()
     made.ended(task(0), 10.0)
     assert made.pending == 2
@@ -58,7 +58,7 @@ def test_survivors_go_on_without_a_lost_member_and_keep_their_order():
     assert [member.rank for member in made.world.members] == [0, 1]
 
 
-def test_a_new_task_is_taken_in_behind_the_survivors_once_they_come():
+def test_a_new_task_follows_behind_the_survivors():
     made = begun()
     made.admit(task(3))
     assert made.pending == 0  # nothing waits for it while it starts
@@ -69,7 +69,7 @@ def test_a_new_task_is_taken_in_behind_the_survivors_once_they_come():
     assert order(made) == [0, 1, 2, 3]
 
 
-def test_survivors_do_not_wait_for_a_replacement_that_still_starts():
+def test_survivors_do_not_await_a_starting_replacement():
     made = begun()
     made.ended(task(1), 10.0)
     made.admit(task(3))
@@ -80,7 +80,7 @@ def test_survivors_do_not_wait_for_a_replacement_that_still_starts():
     assert made.pending == 3
 
 
-def test_tasks_beyond_the_largest_world_wait_for_room_and_change_nothing():
+def test_surplus_tasks_wait_and_change_nothing():
     made = begun(largest=3)
     made.admit(task(3))
     made.join(request(3), 1.0)
@@ -101,7 +101,7 @@ def test_a_member_that_leaves_is_not_waited_for():
     assert order(made) == [1, 2]
 
 
-def test_a_member_that_leaves_while_it_waits_is_let_go():
+def test_a_member_may_leave_while_it_waits():
     made = begun()
     made.join(request(0, 1), 5.0)
     made.leaves(task(0), 5.0)
@@ -111,7 +111,7 @@ def test_a_member_that_leaves_while_it_waits_is_let_go():
     assert order(made) == [1, 2]
 
 
-def test_a_slow_member_is_waited_for_and_a_silent_one_given_up_in_the_end():
+def test_a_silent_member_is_finally_given_up():
     made = begun()
     made.ended(task(0), 10.0)
     made.join(request(1, 1), 10.0)
@@ -122,7 +122,7 @@ def test_a_slow_member_is_waited_for_and_a_silent_one_given_up_in_the_end():
     assert (order(made), made.absence(task(2))) == ([1], Absence.LATE)
 
 
-def test_a_member_may_be_as_late_to_a_change_as_to_an_operation():
+def test_slow_operations_extend_the_wait_for_members():
     made = Rounds(workers(2), Bounds(1, 2, 2, SHORTAGE, slow=300.0), TIMEOUT)
     made.join(request(0), 0.0)
     assert made.deadline == TIMEOUT  # of the first world
@@ -133,7 +133,7 @@ def test_a_member_may_be_as_late_to_a_change_as_to_an_operation():
     assert made.expire(310.0) == (task(1),)
 
 
-def test_one_that_a_peer_has_lost_is_given_up_soon_unless_it_comes():
+def test_a_suspect_is_given_up_soon():
     made = begun()
     made.suspect(task(1), 10.0)
     made.suspect(task(2), 10.0)
@@ -147,7 +147,7 @@ def test_one_that_a_peer_has_lost_is_given_up_soon_unless_it_comes():
     assert made.deadline is None
 
 
-def test_what_a_member_has_seen_counts_no_longer_once_it_is_gone_itself():
+def test_suspicion_ends_with_the_member_that_reported():
     made = begun()
     made.suspect(task(1), 10.0)
     made.join(request(0, 1), 10.0)
@@ -158,7 +158,7 @@ def test_what_a_member_has_seen_counts_no_longer_once_it_is_gone_itself():
     assert order(made) == [1, 2]
 
 
-def test_too_few_wait_for_others_and_then_give_up():
+def test_too_few_wait_then_give_up():
     made = begun(smallest=2)
     made.ended(task(0), 10.0)
     made.ended(task(1), 10.0)
@@ -187,7 +187,7 @@ def test_without_a_survivor_no_rank_has_the_state():
 
 
 @pytest.mark.parametrize("go", [Rounds.ended, Rounds.leaves])
-def test_once_all_members_are_gone_none_is_waited_for_however_many_are_needed(go):
+def test_without_members_none_is_waited_for(go):
     made = begun(2, smallest=2)
     made.admit(task(2))
     go(made, task(0), 1.0)
@@ -197,7 +197,7 @@ def test_once_all_members_are_gone_none_is_waited_for_however_many_are_needed(go
     assert made.deadline is None
 
 
-def test_the_first_world_is_smaller_where_the_rest_does_not_come_in_time():
+def test_the_first_world_may_be_smaller():
     made = rounds(3, smallest=2)
     made.join(request(0), 0.0)
     made.join(request(2), 1.0)
@@ -209,7 +209,7 @@ def test_the_first_world_is_smaller_where_the_rest_does_not_come_in_time():
     assert made.pending == 2
 
 
-def test_a_first_world_with_too_few_fails_with_their_names():
+def test_a_failed_first_world_names_the_missing():
     made = rounds(3, smallest=2)
     made.join(request(0), 0.0)
     made.expire(60.0)
@@ -217,7 +217,7 @@ def test_a_first_world_with_too_few_fails_with_their_names():
 
 
 @pytest.mark.parametrize("first_to_go", [Rounds.leaves, Rounds.ask_to_leave])
-def test_ranks_that_all_leave_before_the_first_world_have_trained_nothing(first_to_go):
+def test_all_leaving_early_have_trained_nothing(first_to_go):
     made = rounds(2)
     first_to_go(made, task(0), 1.0)  # the second one ends before its program has come to init()
     made.ask_to_leave(task(1), 1.0)
@@ -228,7 +228,7 @@ def test_ranks_that_all_leave_before_the_first_world_have_trained_nothing(first_
     assert made.failed == Failed(Failure.LEFT)
 
 
-def test_a_program_that_joins_no_world_and_ends_well_is_no_failure():
+def test_a_program_without_a_world_may_succeed():
     made = rounds(2)
     made.close_admission(1.0)
     for index in range(2):
@@ -236,7 +236,7 @@ def test_a_program_that_joins_no_world_and_ends_well_is_no_failure():
     assert made.failed is None
 
 
-def test_a_task_that_is_lost_before_the_first_world_may_be_replaced():
+def test_a_task_lost_early_may_be_replaced():
     made = rounds(2, smallest=2, largest=2)
     made.join(request(0), 0.0)
     made.ended(task(1), 1.0)
@@ -246,14 +246,14 @@ def test_a_task_that_is_lost_before_the_first_world_may_be_replaced():
     assert order(made) == [0, 2]
 
 
-def test_in_a_job_of_fixed_size_one_end_fails_the_round():
+def test_one_end_fails_a_fixed_jobs_round():
     made = Rounds(workers(3), Bounds.fixed(3), TIMEOUT)
     made.join(request(0), 0.0)
     made.ended(task(1), 1.0)
     assert made.failed == Failed(Failure.ENDED, (task(2),))
 
 
-def test_in_a_job_of_fixed_size_members_come_again_and_none_is_given_up_early():
+def test_a_fixed_job_waits_for_its_members():
     made = Rounds(workers(2), Bounds.fixed(2), TIMEOUT)
     for round_ in range(3):
         made.suspect(task(1), 0.0)
@@ -266,7 +266,7 @@ def test_in_a_job_of_fixed_size_members_come_again_and_none_is_given_up_early():
     assert made.failed == Failed(Failure.LATE, (task(1),))
 
 
-def test_a_member_that_has_completed_the_training_is_not_waited_for():
+def test_a_member_that_completed_is_not_awaited():
     made = begun(smallest=2)
     made.done(task(2), 10.0)
     made.ended(task(0), 11.0)
@@ -277,7 +277,7 @@ def test_a_member_that_has_completed_the_training_is_not_waited_for():
     assert order(made) == [1, 3]
 
 
-def test_what_waits_for_a_member_hears_that_it_has_completed_the_training():
+def test_completing_the_training_ends_waits_for_members():
     made = begun()
     made.ended(task(0), 10.0)
     made.join(request(1, 1), 11.0)
@@ -285,7 +285,7 @@ def test_what_waits_for_a_member_hears_that_it_has_completed_the_training():
     assert order(made) == [1]
 
 
-def test_when_rank_0_has_completed_the_training_others_cannot_go_on_with_it():
+def test_nobody_continues_once_rank_0_has_completed():
     made = begun()
     made.done(task(0), 10.0)
     made.ended(task(1), 10.5)
@@ -300,7 +300,7 @@ def test_when_rank_0_has_completed_the_training_others_cannot_go_on_with_it():
     assert made.failed == Failed(Failure.OVER)
 
 
-def test_what_waits_for_rank_0_is_let_go_when_that_has_completed_the_training():
+def test_rank_0_completing_releases_those_that_wait():
     made = begun()
     made.ended(task(1), 10.0)
     made.join(request(2, 1), 11.0)
@@ -309,7 +309,7 @@ def test_what_waits_for_rank_0_is_let_go_when_that_has_completed_the_training():
     assert made.deadline is None
 
 
-def test_others_go_on_if_rank_0_has_failed_after_it_had_completed_the_training():
+def test_others_continue_if_rank_0_fails_afterwards():
     made = begun()
     made.done(task(0), 10.0)
     made.ended(task(0), 11.0)
@@ -318,7 +318,7 @@ def test_others_go_on_if_rank_0_has_failed_after_it_had_completed_the_training()
     assert order(made) == [1, 2]
 
 
-def test_a_member_that_trains_again_is_waited_for_again():
+def test_a_member_training_again_is_awaited_again():
     made = begun()
     for index in range(3):
         made.done(task(index), 10.0)
@@ -332,7 +332,7 @@ def test_a_member_that_trains_again_is_waited_for_again():
     assert order(made) == [0, 1]
 
 
-def test_one_that_trains_again_does_not_wait_for_rank_0_which_may_have_no_more_to_do():
+def test_training_again_does_not_await_rank_0():
     made = begun()
     for index in range(3):
         made.done(task(index), 10.0)
@@ -343,7 +343,7 @@ def test_one_that_trains_again_does_not_wait_for_rank_0_which_may_have_no_more_t
     assert made.pending == 3
 
 
-def test_newcomers_wait_while_the_members_have_no_more_to_do():
+def test_newcomers_wait_while_members_have_completed():
     made = begun(smallest=2, largest=4)
     made.admit(task(3))
     made.join(request(3), 1.0)
@@ -369,7 +369,7 @@ def listening(size=3):
     return made
 
 
-def test_time_in_which_this_process_was_stopped_does_not_count():
+def test_a_pause_of_the_process_is_discounted():
     made = listening()
     made.suspect(task(1), 2000.0)
     made.join(request(0, 1), 2000.0)
@@ -408,7 +408,7 @@ def test_the_change_beyond_the_limit_ends_the_job():
     assert (made.world.generation, made.failed.why) == (6, Failure.LIMIT)
 
 
-def test_ranks_that_come_because_of_one_change_of_the_hosts_are_one_change_of_the_world():
+def test_ranks_of_one_change_form_one_world():
     made = Rounds(workers(1), Bounds(1, 1, 4, SHORTAGE, changes=1), TIMEOUT)
     made.join(request(0), 0.0)
     for index in (1, 2):
@@ -426,7 +426,7 @@ def test_ranks_that_come_because_of_one_change_of_the_hosts_are_one_change_of_th
     assert made.failed == Failed(Failure.LIMIT)
 
 
-def test_a_newcomer_waits_a_moment_for_one_that_was_started_with_it():
+def test_newcomers_wait_briefly_for_their_companions():
     made = begun(1)
     for index in (1, 2):
         made.admit(task(index), change=1)
@@ -443,7 +443,7 @@ def test_a_newcomer_waits_a_moment_for_one_that_was_started_with_it():
     assert (made.pending, made.deadline) == (2, None)
 
 
-def test_too_few_do_not_wait_when_nothing_more_is_started():
+def test_too_few_fail_when_nothing_more_starts():
     made = begun(3, smallest=3)
     made.ended(task(1), 10.0)
     made.join(request(0, 1), 10.0)
@@ -452,7 +452,7 @@ def test_too_few_do_not_wait_when_nothing_more_is_started():
     assert made.failed.why is Failure.ENDED
 
 
-def test_too_few_wait_for_one_that_has_been_admitted_and_starts():
+def test_too_few_wait_for_an_admitted_task():
     made = begun(3, smallest=3)
     made.ended(task(1), 10.0)
     made.admit(task(3))

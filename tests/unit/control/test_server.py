@@ -52,7 +52,7 @@ def serve(size=2, start_timeout=60.0, **options):
     return CoordinatorServer(ServerOptions("job", KEY, workers(size), start_timeout, **options))
 
 
-def test_a_call_of_the_launcher_outlasts_a_stop_of_its_process(monkeypatch):
+def test_a_launchers_call_outlasts_a_pause(monkeypatch):
     """What it waits for ends at once then, though no time has passed for the coordinator's thread."""
     stops, result = iter([True]), concurrent.futures.Future.result
 
@@ -122,7 +122,7 @@ def test_the_start_timeout_names_the_missing():
         assert server.view().failure.timed_out
 
 
-def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
+def test_the_end_of_a_task_ends_waits(server, client):
     thread, results = in_thread(join, server.endpoint, 0)
     until(lambda: server.view().initialised)
     client.call(messages.Exited(ended(1, 3)))
@@ -130,7 +130,7 @@ def test_the_end_of_a_task_ends_the_wait_at_once(server, client):
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it had joined the job with init()" in str(results[0])
 
 
-def test_who_comes_too_late_to_the_first_world_hears_so_and_may_come_to_the_next():
+def test_a_latecomer_joins_the_next_world():
     options = ServerOptions("job", KEY, workers(2), 0.2, bounds=Bounds(1, 2, 2, 60.0, 60.0))
     with CoordinatorServer(options) as server:
         assert join(server.endpoint, 0, first=True).size == 1
@@ -155,13 +155,13 @@ def test_a_silent_member_is_reported_to_the_owner():
     assert 0.2 <= found[0][1] < found[1][1]
 
 
-def test_a_wait_ends_with_the_silence_of_the_one_that_is_waited_for(client):
+def test_silence_of_the_awaited_ends_a_wait(client):
     client.call(Alive("node/1"))
     assert client.wait_while("node/1/end", "node/1", 0.2) is None
     assert client.wait_while("node/2/end", "node/2", 60.0, first=0.2) is None
 
 
-def test_a_wait_goes_on_while_the_one_that_is_waited_for_is_heard(server, client):
+def test_heartbeats_of_the_awaited_prolong_a_wait(server, client):
     thread, results = in_thread(client.wait_while, "node/1/end", "node/1", 3.0)
     begin = time.monotonic()
     while time.monotonic() - begin < 4.0:
@@ -186,7 +186,7 @@ def test_signs_of_life_wake_none():
     asyncio.run(look())
 
 
-def test_a_node_hands_on_the_signs_of_life_of_its_ranks(server, client):
+def test_a_node_relays_signs_of_its_ranks(server, client):
     beats = [Beat(task, "running", {"completed": 7}, 5.0) for task in workers(2)]
     client.call(Alive("node/0", beats))
     assert [(view.activity, view.info) for view in server.view().tasks] == [("running", {"completed": 7})] * 2
@@ -209,7 +209,7 @@ def test_one_look_judges_all_waits():
     asyncio.run(look())
 
 
-def test_answers_to_joins_that_wait_name_the_missing_to_one_rank_only():
+def test_only_one_waiting_rank_gets_missing_names():
     """Else n waiting tasks would get n names each, again and again."""
 
     async def look():
@@ -248,7 +248,7 @@ def test_a_contradicting_join_is_refused(server):
         join(server.endpoint, 0, size=5)
 
 
-def test_the_status_of_a_job_that_has_replaced_hundreds_of_ranks_can_be_read(server, client):
+def test_status_is_readable_after_hundreds_of_replacements(server, client):
     last = ("x" * 2000,) * 20  # what an agent keeps at most
     for number in range(2, 302):
         server.apply(Admit(TaskKey("worker", number)))
@@ -269,7 +269,7 @@ def test_status_tells_all(server, client):
     assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
 
 
-def test_an_answer_that_is_too_long_is_said_to_be_so():
+def test_an_overlong_answer_is_reported_as_such():
     with serve(3) as server, CoordinatorClient(server.endpoint, KEY) as client:
         for index in range(3):
             client.call(Beat(TaskKey("worker", index), "running", {"said": "x" * (3 << 20)}))
@@ -277,7 +277,7 @@ def test_an_answer_that_is_too_long_is_said_to_be_so():
             client.call(messages.Status())
 
 
-def test_nodes_enroll_once_each_and_are_listed_in_that_order(client):
+def test_nodes_enroll_once_and_keep_their_order(client):
     assert [client.call(messages.Enroll(token, {"name": token})).number for token in ("b", "a", "b")] == [0, 1, 0]
     listed = client.call(messages.ListNodes(0, within(5)))
     assert [(one.number, one.facts) for one in listed.nodes] == [(0, {"name": "b"}), (1, {"name": "a"})]
@@ -308,7 +308,7 @@ def test_a_node_that_ended_long_ago_has_gone(client):
     assert client.call(messages.FindGone((1, 2, 1002), 60.0)).nodes == (1, 2)  # the last one has yet to come
 
 
-def test_nodes_are_gone_when_they_have_said_so_or_are_silent(client):
+def test_ended_and_silent_nodes_are_gone(client):
     for number in range(3):
         client.call(messages.Enroll(str(number), {}))
         client.call(Alive(node_name(number)))
@@ -317,7 +317,7 @@ def test_nodes_are_gone_when_they_have_said_so_or_are_silent(client):
     assert client.call(messages.FindGone((0, 2), 0.0)).nodes == (0, 2)
 
 
-def test_a_task_whose_process_has_died_while_it_waited_may_join_again(server):
+def test_a_task_that_died_waiting_may_rejoin(server):
     """Without a launcher none says that it has died, but its connection ends."""
     program = """
 import sys
@@ -355,7 +355,7 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
     assert [member.pid for member in results[0].members] == [0, 1]
 
 
-def test_the_port_is_one_of_those_that_are_allowed():
+def test_the_port_is_an_allowed_one():
     with serve() as other:  # the kernel has chosen a port, which is taken now
         taken = other.endpoint.port
         with pytest.raises(
@@ -384,7 +384,7 @@ def test_the_first_rank_that_waits_says_for_whom(monkeypatch, caplog):
             thread.join()
 
 
-def test_a_node_that_waits_hears_of_the_next_one(client):
+def test_a_waiting_node_hears_of_the_next(client):
     found = []
     waiting = threading.Thread(target=lambda: found.append(client.call(messages.ListNodes(0, within(20)))))
     waiting.start()
@@ -421,7 +421,7 @@ def test_bytes_that_are_removed_are_forgotten_in_full(server, client):
         assert [client.get(f"big/{index}") for index in range(3)] == [None] * 3
 
 
-def test_a_value_wakes_only_those_that_wait_for_it():
+def test_a_value_wakes_only_its_waiters():
     """Otherwise each heartbeat of one of n nodes would cost the coordinator n wake-ups."""
 
     async def look():
@@ -452,7 +452,7 @@ def test_a_value_wakes_only_those_that_wait_for_it():
     asyncio.run(look())
 
 
-def test_a_value_that_is_too_large_is_refused_before_it_is_sent(client):
+def test_an_oversized_value_is_refused_unsent(client):
     with pytest.raises(CoordinatorError, match="too large"):
         client.put("k", "x" * MAX_BODY_BYTES)
 
@@ -472,12 +472,12 @@ def test_a_coordinator_that_has_vanished_is_noticed():
             client.put("k", 2)
 
 
-def test_an_address_that_is_not_ours_cannot_be_served():
+def test_an_address_of_others_cannot_be_served():
     with pytest.raises(CoordinatorError, match=r"cannot listen on 192\.0\.2\.1"):
         serve(bind_host="192.0.2.1").start()
 
 
-def test_two_jobs_with_one_key_do_not_form_one_world(server):
+def test_jobs_with_one_key_form_separate_worlds(server):
     """A rank of another job connects to this job's coordinator: the error says so, and the place stays free."""
     with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
         with pytest.raises(OtherJobError, match=r"coordinator of the job 'job', .* belongs to the job 'job-b'"):
@@ -529,7 +529,7 @@ def test_a_lost_member_is_reported_on_request(server, client):
     assert client.call(messages.FindLost(2, 0.01)) == messages.Lost()  # another world
 
 
-def test_more_tasks_than_unauthenticated_connections_may_join_at_once():
+def test_many_tasks_join_beyond_the_connection_limit():
     size = 200
     with serve(size) as running:
         joins = [in_thread(join, running.endpoint, index, size) for index in range(size)]
@@ -540,7 +540,7 @@ def test_more_tasks_than_unauthenticated_connections_may_join_at_once():
     assert worlds[0].size == size
 
 
-def test_output_reaches_a_reader_who_waits_and_one_who_comes_later(server, client):
+def test_output_reaches_waiting_and_later_readers(server, client):
     thread, pages = in_thread(lambda: client.call(messages.ReadOutput(0, 20)))
     with CoordinatorClient(server.endpoint, KEY) as node:
         node.call(messages.Show(OutputPiece("worker-0", "stdout", "a line\n")))

@@ -35,7 +35,7 @@ from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
 
 
-def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
+def test_a_reader_gets_output_of_several_nodes() -> None:
     async def read() -> OutputPage:
         service = JobService(Job("job", Membership([TaskKey("worker", 0)], 60), Store(1 << 20)), SYSTEM_CLOCK)
 
@@ -51,7 +51,7 @@ def test_a_reader_gets_the_output_of_several_nodes_together() -> None:
     assert [piece.node for piece in asyncio.run(read()).pieces] == ["node-0", "node-1", "node-2"]
 
 
-def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> None:
+def test_a_launchers_pause_makes_no_rank_late() -> None:
     clock = ManualClock()
     looked = asyncio.Event()
 
@@ -81,7 +81,7 @@ def test_time_in_which_the_launcher_was_stopped_is_no_lateness_of_ranks() -> Non
     assert all(one.world is not None for one in asyncio.run(meet()))
 
 
-def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> None:
+def test_tasks_of_one_decision_are_one_change() -> None:
     async def worlds() -> list[Joined]:
         clock = ManualClock()
         membership = Membership(workers(1), 60.0, bounds=Bounds(1, 1, 3, 10.0, changes=1))
@@ -108,7 +108,7 @@ def test_tasks_of_one_decision_of_the_launcher_are_one_change_of_the_world() -> 
     assert answers[-1].leave == "its slot is gone"
 
 
-def test_the_status_of_an_elastic_job_tells_how_its_world_has_changed() -> None:
+def test_status_tells_how_the_world_has_changed() -> None:
     async def statuses() -> list[dict[str, object]]:
         clock = ManualClock(1000.0)
         membership = Membership(workers(4), 60.0, bounds=Bounds(1, 4, 5, 10.0))

@@ -37,7 +37,7 @@ def states(state):
     return [view.state for view in state.views]
 
 
-def test_no_task_gets_the_world_until_all_have_joined():
+def test_the_world_forms_once_all_have_joined():
     state = membership(3)
     for index in (2, 0):
         state.join(request(index, 3), now=0.0)
@@ -71,7 +71,7 @@ def test_a_second_process_for_a_task_is_refused():
     assert [view.pid for view in state.views] == [100, 101]
 
 
-def test_a_process_that_a_rank_has_started_is_told_so():
+def test_a_process_started_by_ranks_is_told():
     """It runs the script of its parent once more, or a program that calls init(), in the environment of its parent."""
     state = membership(2)
     state.join(request(0, 2), now=0.0)
@@ -83,7 +83,7 @@ def test_a_process_that_a_rank_has_started_is_told_so():
         state.join(replace(child, node="other"), now=0.0)
 
 
-def test_one_rank_tells_for_whom_the_first_world_waits():
+def test_the_last_waiting_rank_names_the_missing():
     state = membership(3)
     assert not state.tells_missing(task(0))
     state.join(request(2, 3), now=0.0)
@@ -120,7 +120,7 @@ def test_the_start_timeout_counts_from_the_first_join():
     assert state.outcome(request(2, 3)) is state.failure
 
 
-def test_a_member_without_heartbeats_is_found_each_time_that_the_limit_has_passed():
+def test_a_silent_member_is_reported_again():
     state = membership(3)
     assert not state.expects_heartbeats
     for index in range(3):
@@ -152,7 +152,7 @@ def test_waiting_for_the_others_is_no_silence():
 
 
 @pytest.mark.parametrize("exit_first", [True, False])
-def test_a_task_that_ends_before_it_joins_fails_all(exit_first):
+def test_a_task_ending_before_joining_fails_all(exit_first):
     state = membership(2)
     if exit_first:
         state.exited(ended(1, code=3), now=1.0)
@@ -171,7 +171,7 @@ def test_a_task_that_ends_before_it_joins_fails_all(exit_first):
     assert state.deadline is None
 
 
-def test_a_task_that_ends_while_it_waits_fails_all():
+def test_a_task_ending_while_waiting_fails_all():
     state = membership(2)
     state.join(request(0, 2), now=0.0)
     state.exited(ended(0, signal=9), now=1.0)
@@ -201,7 +201,7 @@ def test_leaving_and_joining_again_makes_the_next_generation():
     assert state.world.addresses == ("address-0-1", "address-1-1")
 
 
-def test_an_end_after_the_world_has_formed_is_recorded_only():
+def test_a_later_end_is_only_recorded():
     state = membership(2)
     for index in range(2):
         state.join(request(index, 2), now=0.0)
@@ -212,7 +212,7 @@ def test_an_end_after_the_world_has_formed_is_recorded_only():
     assert state.views[1].exit.signal == 9
 
 
-def test_the_host_is_kept_when_the_rank_joins_before_its_agent_reports_it():
+def test_a_rank_joining_early_keeps_its_host():
     state = membership(1)
     state.join(request(0, 1), now=0.0)
     state.started(task(0), "node", 7, "host")
@@ -229,7 +229,7 @@ def test_heartbeats_are_kept():
     assert (view.pid, view.last_heartbeat, view.activity, view.info) == (7, 3.0, "running", {"completed": 4})
 
 
-def test_of_two_heartbeats_the_one_that_was_given_last_counts_in_whichever_order_they_come():
+def test_the_newest_heartbeat_counts_in_any_order():
     state = membership(1)
     state.heartbeat(task(0), "running", {"completed": 5}, now=3.0, said=70.5)
     state.heartbeat(task(0), "running", {"completed": 4}, now=4.0, said=70.0)
@@ -257,7 +257,7 @@ def lines_run(work):
     return count
 
 
-def test_a_round_of_twice_as_many_tasks_costs_twice_as_much():
+def test_the_cost_of_a_round_is_linear():
     def whole_round(size):
         state = membership(size)
         for index in range(size):
@@ -339,7 +339,7 @@ def test_invariants_over_random_events(seed):
             assert not any(view.ended for view in state.views)
 
 
-def test_auxiliary_tasks_are_known_but_no_task_waits_for_them():
+def test_auxiliary_tasks_are_known_but_not_awaited():
     evaluator = TaskKey("evaluator", 0)
     state = Membership([task(0), task(1)], 10.0, auxiliary_tasks=[evaluator])
     assert [(view.task, view.rank) for view in state.side_views] == [(evaluator, -1)]
@@ -360,7 +360,7 @@ def test_auxiliary_tasks_are_known_but_no_task_waits_for_them():
     assert state.side_views[0].state is TaskState.FAILED
 
 
-def test_of_several_lost_members_the_first_that_no_other_ended_is_reported():
+def test_the_first_unprovoked_loss_is_reported():
     state = membership(3)
     for index in range(3):
         state.join(request(index, 3), now=0.0)
@@ -373,14 +373,14 @@ def test_of_several_lost_members_the_first_that_no_other_ended_is_reported():
     assert state.lost_member(2) is None  # another world
 
 
-def test_a_report_has_the_moment_in_which_it_came():
+def test_the_first_report_sets_the_time():
     state = membership(2)
     state.exited(ended(1, code=3), now=4.0)
     state.exited(replace(ended(1, code=3), time=0.0), now=6.0)  # repeated, because the answer was lost
     assert state.views[1].exit.seen == 4.0
 
 
-def test_one_that_has_ended_well_is_what_others_may_miss():
+def test_a_member_that_ended_may_be_missed():
     state = membership(3)
     for index in range(3):
         state.join(request(index, 3), now=0.0)

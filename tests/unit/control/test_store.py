@@ -24,7 +24,7 @@ def test_the_size_is_bounded_and_replacing_frees():
     store.put("b", "y" * 20)
 
 
-def test_a_text_takes_as_much_room_as_it_is_long():
+def test_a_text_takes_room_by_its_length():
     Store(31).put("a", "x" * 30)
     for value in ("x" * 31, "é" * 10):  # the second: as JSON
         with pytest.raises(Refusal, match="full"):
@@ -52,7 +52,7 @@ def test_other_values_are_no_segments(value):
         blobs.decode(value)
 
 
-def test_what_is_removed_takes_no_room_and_begins_again():
+def test_a_removed_value_frees_its_room():
     store = Store(40)
     assert store.put("a", "x" * 30) == 1
     store.remove("a")

@@ -43,7 +43,7 @@ def test_a_wait_that_is_over_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 64, 200, 1000])
-def test_many_are_woken_in_turns_between_which_others_run(number: int) -> None:
+def test_many_waiters_are_woken_in_turns(number: int) -> None:
     async def check() -> tuple[int, int]:
         wakeups, woken = Wakeups(), []
 

@@ -25,7 +25,7 @@ def limits_in_a_new_process(program):
     return [{256: "usual", most: "most"}.get(int(word), word) for word in done.stdout.split()]
 
 
-def test_it_is_raised_while_it_is_needed_and_no_longer():
+def test_the_limit_is_raised_only_while_needed():
     assert limits_in_a_new_process(
         """
         with many_descriptors():

@@ -26,11 +26,11 @@ def test_the_environment_page_is_the_table_of_settings():
     assert markdown_table() in (REFERENCE / "environment.md").read_text()
 
 
-def test_the_page_of_options_is_the_table_of_their_declarations():
+def test_the_options_page_matches_the_declarations():
     assert reference_table(OPTIONS) in (REFERENCE / "job_options.md").read_text()
 
 
-def test_the_page_of_platforms_is_what_the_launchers_say():
+def test_the_platforms_page_matches_the_launchers():
     assert table_of_platforms() in (ROOT / "docs" / "platforms.md").read_text()
 
 
@@ -54,7 +54,7 @@ def test_the_commands_of_the_benchmarks_are_among_them():
 
 
 @pytest.mark.parametrize(("name", "command"), sorted(commands(), key=lambda pair: pair[0]))
-def test_every_command_and_option_is_on_the_command_line_page(name, command):
+def test_every_option_is_on_its_page(name, command):
     page = (REFERENCE / "command_line.md").read_text()
     assert f"## {name}\n" in page
     section = page.split(f"## {name}\n")[1].split("\n## ")[0]
@@ -101,7 +101,7 @@ def test_lines_of_prose_have_at_most_100_columns(page):
 
 
 @pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_inside_a_sentence_fits_a_line_of_the_site(page):
+def test_inline_code_fits_a_line(page):
     prose = re.sub(r"\s+", " ", " ".join(lines_of_prose(page.read_text())))
     assert [code for code in re.findall(r"`([^`]+)`", prose) if len(code) > 80] == []
 
@@ -116,7 +116,7 @@ def test_every_path_that_the_docs_name_exists():
     assert not [(page, place) for page, place in named if not (ROOT / place).exists()]
 
 
-def test_the_index_of_the_design_names_each_page_once():
+def test_the_design_index_names_pages_once():
     folder = ROOT / "docs" / "design"
     listed = re.findall(r"^\|.*\]\(([^)]+)\) \|$", (folder / "index.md").read_text(), re.M)
     assert sorted(listed) == sorted(page.name for page in folder.glob("*.md") if page.name != "index.md")
@@ -128,7 +128,7 @@ def pages_of(entries):
             yield from pages_of(value) if isinstance(value, list) else [value]
 
 
-def test_every_page_is_in_the_navigation_of_the_site():
+def test_every_page_is_in_the_navigation():
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
     listed = list(pages_of(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
     assert len(set(listed)) == len(listed)
@@ -136,7 +136,7 @@ def test_every_page_is_in_the_navigation_of_the_site():
 
 
 @pytest.mark.parametrize("name", ["tfcollective", "keras", "tensorflow", "elastic"])
-def test_every_name_of_the_python_reference_is_in_an_example(name):
+def test_every_python_name_is_in_an_example(name):
     page = (REFERENCE / "api" / f"{name}.md").read_text()
     examples = "".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
     names = [full.rpartition(".")[2] for full in re.findall(r"^::: (\S+)", page, re.M)]

@@ -82,7 +82,7 @@ def test_every_parameter_of_a_class_is_described(name):
 
 
 @pytest.mark.tensorflow
-def test_a_docstring_is_completed_by_what_it_leaves_out():
+def test_a_docstring_gets_what_it_omits():
     pytest.importorskip("tensorflow")
     from tfcollective.tensorflow._docstrings import completed
 

@@ -68,7 +68,7 @@ def any_epoch(seed: int) -> tuple[int, int, bool, list[tuple[int, int]], int]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_an_epoch_takes_each_index_at_most_once_and_leaves_out_less_than_one_for_each_rank(seed: int) -> None:
+def test_an_epoch_omits_few_indices_without_repetition(seed: int) -> None:
     total, batch, shuffle, worlds, last = any_epoch(seed)
     counts = epoch_of(ElasticSampler(total, batch, shuffle=shuffle), worlds, last)
     assert set(counts.values()) == {1}
@@ -77,7 +77,7 @@ def test_an_epoch_takes_each_index_at_most_once_and_leaves_out_less_than_one_for
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_padded_epoch_takes_each_index_and_few_of_them_again(seed: int) -> None:
+def test_a_padded_epoch_repeats_few_indices(seed: int) -> None:
     total, batch, shuffle, worlds, last = any_epoch(seed)
     counts = epoch_of(ElasticSampler(total, batch, shuffle=shuffle, remainder="pad"), worlds, last)
     assert set(counts) == set(range(total))
@@ -99,7 +99,7 @@ def test_all_ranks_take_equally_much_in_each_step(left: int, batch: int, size: i
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_shares_of_a_global_batch_are_its_rows_whatever_ranks_come_and_go(seed: int) -> None:
+def test_shares_always_form_the_global_batch(seed: int) -> None:
     total, batch, _, worlds, last = any_epoch(seed)
     whole = batch + 5  # worlds have 5 ranks at most
     done, order = 0, []
@@ -122,7 +122,7 @@ def test_shares_of_a_global_batch_are_its_rows_whatever_ranks_come_and_go(seed: 
     assert len(order) > total - 5
 
 
-def test_without_changes_ranks_take_runs_in_the_order_of_the_epoch() -> None:
+def test_without_changes_ranks_take_consecutive_runs() -> None:
     batches, _ = in_world(ElasticSampler(14, 3, shuffle=False), 2, None)
     assert batches == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8], [9, 10, 11]], [[12], [13]]]
 
@@ -135,7 +135,7 @@ def test_what_is_left_is_divided_anew() -> None:
     assert batches == [[[6, 7, 8]], [[9, 10, 11]], [[12, 13]]]
 
 
-def test_epochs_have_orders_of_their_own_that_all_ranks_have() -> None:
+def test_each_epoch_has_an_order_all_share() -> None:
     orders = [order_of(50, True, 7, epoch).tolist() for epoch in range(3)]
     assert len({tuple(order) for order in orders}) == 3
     assert orders == [order_of(50, True, 7, epoch).tolist() for epoch in range(3)]
@@ -166,7 +166,7 @@ def test_a_global_batch_is_shared_and_weighted() -> None:
     assert {float(sampler.weight) for _ in sampler} == {1.0}
 
 
-def test_a_global_batch_smaller_than_the_world_is_refused() -> None:
+def test_a_global_batch_below_size_is_refused() -> None:
     World.rank, World.size = 0, 3
     with pytest.raises(InvalidArgumentError, match="global_batch: 2 elements are not enough for 3 ranks"):
         next(iter(ElasticSampler(20, global_batch=2)))
@@ -182,7 +182,7 @@ def test_it_is_a_small_value_of_a_state() -> None:
     assert (found.epoch, found.done, len(found)) == (3, 10**9 - 8, 1)
 
 
-def test_fewer_elements_than_ranks_are_an_error_that_says_so() -> None:
+def test_fewer_elements_than_ranks_are_an_error() -> None:
     World.rank, World.size = 0, 3
     with pytest.raises(InvalidArgumentError, match="its 2 elements are not enough for 3 ranks"):
         next(iter(ElasticSampler(2)))

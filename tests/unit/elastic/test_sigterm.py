@@ -33,7 +33,7 @@ def in_fork(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_fork_is_ended_by_sigterm_and_the_rank_leaves_in_order(left):
+def test_sigterm_ends_a_fork_but_ranks_leave(left):
     def terminated():
         signal.raise_signal(signal.SIGTERM)
         return TRAINS
@@ -53,7 +53,7 @@ def test_a_fork_keeps_what_the_program_has_set(left):
         assert in_fork(lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_IGN) == 1
 
 
-def test_a_fork_that_sigterm_reaches_before_it_has_the_default_action_ends_as_well(left):
+def test_an_early_sigterm_ends_a_fork_too(left):
     def terminated():
         heard(signal.SIGTERM, None)
         return TRAINS

@@ -42,7 +42,7 @@ class World:
         return value
 
 
-def test_a_message_of_a_program_changes_the_world_at_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_programs_message_interrupts_the_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     World(monkeypatch)
     state = ObjectState(step=0)
     state.commit()
@@ -58,7 +58,7 @@ def test_a_message_of_a_program_changes_the_world_at_the_next_commit(monkeypatch
     state.commit()
 
 
-def test_what_the_coordinator_wants_is_a_message_to_the_state_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coordinator_changes_reach_only_the_training_state(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     state = ObjectState(step=0)
     manager = WorkerNotificationManager()

@@ -112,7 +112,7 @@ def test_status_and_words():
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("consequence", [False, True])
 @pytest.mark.parametrize("number", [9, 11, 15])
-def test_a_rank_that_raised_has_failed_by_that_whatever_signal_cuts_its_end_short(number, consequence, stopped):
+def test_an_exception_counts_before_a_later_signal(number, consequence, stopped):
     late = record(0, 1.0, signal=number, stopped=stopped, consequence=consequence)
     name = {9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}[number]
     assert (late.status, late.how) == (1, f"failed, and was killed by {name} before its process had ended")
@@ -146,11 +146,11 @@ def test_an_error_says_which_rank_it_blames(tmp_path):
     assert read_exception(path).blames == 5
 
 
-def test_a_timeout_is_no_consequence_of_the_late_rank():
+def test_a_timeout_is_the_ranks_own_failure():
     assert describe_exception(CollectiveTimeoutError("text", peer=2), 1.0).kind is ErrorKind.OWN
 
 
-def test_an_error_leaves_a_record_also_where_no_memory_is_left_for_its_traceback(tmp_path, monkeypatch):
+def test_an_error_is_recorded_without_memory_left(tmp_path, monkeypatch):
     def fail(*unused):
         raise MemoryError
 
@@ -161,7 +161,7 @@ def test_an_error_leaves_a_record_also_where_no_memory_is_left_for_its_traceback
     assert found.traceback == "MemoryError (its traceback cannot be made: MemoryError)"
 
 
-def test_an_error_without_a_text_leaves_a_record_too(tmp_path):
+def test_an_error_without_text_is_recorded(tmp_path):
     class Mute(ValueError):
         def __str__(self):
             raise ZeroDivisionError

@@ -100,7 +100,7 @@ def test_what_fails_leaves_the_old_file(place):
     assert list(files.list_files(place)) == ["x"]
 
 
-def test_what_a_killed_writer_leaves_goes_when_it_is_old(tmp_path):
+def test_old_leftovers_of_killed_writers_are_removed(tmp_path):
     program = (
         "import os, sys; from tfcollective import files\n"
         "with files.written_whole(sys.argv[1]) as path: path.write_text('half'); os._exit(0)"
@@ -117,7 +117,7 @@ def test_what_a_killed_writer_leaves_goes_when_it_is_old(tmp_path):
         assert {path.name for path in tmp_path.iterdir()} == {"x", ".x.tmp"}
 
 
-def test_writers_of_one_place_do_not_disturb_each_other(place):
+def test_writers_of_one_place_do_not_interfere(place):
     target = files.join(place, "x")
     with files.written_whole(target) as path, path.open("w") as file:
         file.write("the first, ")
@@ -128,7 +128,7 @@ def test_writers_of_one_place_do_not_disturb_each_other(place):
     assert read(target) == "the first, to the end"
 
 
-def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
+def test_a_file_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
     """The evaluator would forget what it has evaluated."""
     for name in "abc":
         (tmp_path / name).write_text(name)
@@ -145,7 +145,7 @@ def test_a_file_that_is_deleted_meanwhile_hides_no_other(tmp_path, monkeypatch):
     assert set(files.list_files(tmp_path)) == {"a", "c"}
 
 
-def test_a_full_disk_is_an_error_with_the_name_of_the_file(tmp_path):
+def test_a_full_disk_names_the_file(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device: '.*x'") as raised, files.written_whole(tmp_path / "x"):
         with open("/dev/full", "wb", buffering=0) as full:
             full.write(b"text")
@@ -154,7 +154,7 @@ def test_a_full_disk_is_an_error_with_the_name_of_the_file(tmp_path):
 
 
 @pytest.mark.parametrize("renames", [0, 1])
-def test_who_is_killed_between_two_renames_leaves_a_whole_file(renames, monkeypatch):
+def test_a_kill_between_renames_leaves_whole_files(renames, monkeypatch):
     url = f"stubborn://killed{renames}/x"
     write(url, "old")
     monkeypatch.setattr(Stubborn, "ends_after", renames)
@@ -169,7 +169,7 @@ def test_who_is_killed_between_two_renames_leaves_a_whole_file(renames, monkeypa
         read(url)
 
 
-def test_an_error_names_the_file_and_the_cause_without_a_stack(tmp_path):
+def test_an_error_names_file_and_cause(tmp_path):
     with pytest.raises(OSError, match=r"^cannot write full://m/x: The DiskSpace quota of /model is exceeded$"):
         write("full://m/x", "text")
     with pytest.raises(FileNotFoundError, match="cannot read memory://m/nothing: there is no such file"):
@@ -195,7 +195,7 @@ def test_urls_and_paths(tmp_path):
             files.as_place(spoilt, "model_dir")
 
 
-def test_a_workspace_moves_what_is_new_and_removes_what_is_gone(tmp_path):
+def test_a_workspace_mirrors_additions_and_removals(tmp_path):
     url = f"memory://workspace-{tmp_path.name}"
     write(f"{url}/before/a", "a")
     write(f"{url}/before/b", "b")

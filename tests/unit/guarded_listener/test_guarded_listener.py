@@ -80,7 +80,7 @@ def first_answer(listener, **options):
             return connection.recv(100)
 
 
-def test_those_that_say_nothing_do_not_hold_up_one_that_does_and_are_ended_with_the_iteration(listener, connect):
+def test_silent_connections_do_not_delay_others(listener, connect):
     silent = [connect() for _ in range(3)]
     connect(b"hello")
     assert first_answer(listener) == b"hello"
@@ -88,7 +88,7 @@ def test_those_that_say_nothing_do_not_hold_up_one_that_does_and_are_ended_with_
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_where_there_is_no_descriptor_the_one_that_has_waited_longest_makes_room(listener, connect, number):
+def test_without_descriptors_the_oldest_connection_is_closed(listener, connect, number):
     listener.raises = [0, 0, number]
     first, second = connect(), connect()
     connect(b"hello")
@@ -101,7 +101,7 @@ def test_where_there_is_no_descriptor_the_one_that_has_waited_longest_makes_room
     assert second.recv(1) == b""  # at the end
 
 
-def test_where_others_have_all_descriptors_it_looks_again_later(listener, connect):
+def test_without_free_descriptors_it_tries_again_later(listener, connect):
     listener.raises = [errno.EMFILE, errno.EMFILE]
     connect(b"hello")
     clock = Clock()
@@ -109,13 +109,13 @@ def test_where_others_have_all_descriptors_it_looks_again_later(listener, connec
     assert len(clock.slept) == 2
 
 
-def test_a_connection_that_is_gone_before_it_is_accepted_ends_nothing(listener, connect):
+def test_a_connection_gone_before_acceptance_ends_nothing(listener, connect):
     listener.raises = [errno.ECONNABORTED, errno.EAGAIN]
     connect(b"hello")
     assert first_answer(listener) == b"hello"
 
 
-def test_a_listener_that_is_shut_down_ends_the_iteration(listener):
+def test_shutting_down_a_listener_ends_the_iteration(listener):
     listener.shutdown(socket.SHUT_RDWR)
     with pytest.raises(OSError):
         first_answer(listener)

@@ -43,7 +43,7 @@ def test_all_services_listen_on_loopback_only(configuration, layout):
                         assert value.replace("hdfs://", "").startswith("127.0.0."), key
 
 
-def test_every_node_has_a_host_and_ports_of_its_own(configuration, layout):
+def test_every_node_has_own_host_and_ports(configuration, layout):
     first, second = (
         properties(configuration.node_files(layout, node)["yarn-site.xml"]) for node in configuration.NODES
     )
@@ -64,7 +64,7 @@ def test_the_labelled_node_has_gpus_for_yarn(configuration, layout):
     assert "yarn.io/gpu" in configuration.client_files(layout)["resource-types.xml"]
 
 
-def test_services_of_a_secure_cluster_have_keys_and_others_none(configuration, layout):
+def test_only_services_of_secure_clusters_have_keys(configuration, layout):
     secure = dataclasses.replace(layout, secure=True)
     for one, found in ((layout, set()), (secure, {"nn", "dn", "rm", "nm", "HTTP"})):
         files = configuration.client_files(one)

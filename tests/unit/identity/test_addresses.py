@@ -35,7 +35,7 @@ def test_addresses_of_this_machine():
 
 
 @pytest.mark.skipif(not namespaces_work(), reason="needs ip, and unshare that may make network namespaces")
-def test_an_address_that_can_be_bound_need_not_be_of_this_machine():
+def test_a_bindable_address_may_belong_elsewhere():
     command = [*NAMESPACE, PREPARED, sys.executable, PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[True, True, False]", done.stderr

@@ -7,7 +7,7 @@ from tfcollective._control.identity.node import ancestor
 PROGRAM = "from tfcollective._control.identity.node import ancestor; print(ancestor(['hydra_pmi_proxy']))"
 
 
-def test_all_that_one_process_has_started_find_it_through_what_is_between(tmp_path):
+def test_all_descendants_find_the_same_ancestor(tmp_path):
     """As MPICH's proxy starts the ranks of a node, which may be scripts that start Python."""
     proxy = tmp_path / "hydra_pmi_proxy"  # as many letters as the kernel keeps
     shutil.copy(shutil.which("bash"), proxy)

@@ -44,7 +44,7 @@ def test_the_key_is_not_shown(tmp_path):
     assert repr(KEY) not in repr(discover(launched(tmp_path), {}))
 
 
-def test_the_key_from_a_descriptor_can_be_read_twice(tmp_path):
+def test_a_key_descriptor_can_be_read_twice(tmp_path):
     settings = launched(tmp_path)
     descriptor = os.open(settings.key_file, os.O_RDONLY)
     try:
@@ -77,7 +77,7 @@ def test_a_bad_key_is_refused(tmp_path, text, reason):
         discover(settings, {})
 
 
-def test_a_key_in_something_that_is_no_file_is_refused_at_once(tmp_path):
+def test_a_key_path_without_file_is_refused(tmp_path):
     """Opening a pipe without a writer would block for ever, and reading a directory fails."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "directory").mkdir(mode=0o700)
@@ -86,7 +86,7 @@ def test_a_key_in_something_that_is_no_file_is_refused_at_once(tmp_path):
             discover(launched(tmp_path, key_file=str(tmp_path / name)), {})
 
 
-def test_a_key_that_is_too_long_is_not_cut(tmp_path):
+def test_an_overlong_key_is_not_cut(tmp_path):
     settings = launched(tmp_path)
     (tmp_path / "key").write_text("ab" * 3000)
     with pytest.raises(ConfigError, match="at most"):
@@ -113,7 +113,7 @@ def of_owner(monkeypatch, owner):
 
 
 @pytest.mark.parametrize("mode", [0o440, 0o640])  # of defaultMode 0400 and 0600
-def test_a_key_of_roots_and_a_group_of_ours_is_read_as_kubernetes_mounts_it(tmp_path, monkeypatch, mode):
+def test_a_key_mounted_by_kubernetes_is_read(tmp_path, monkeypatch, mode):
     settings = launched(tmp_path)
     (tmp_path / "key").chmod(mode)
     group = (tmp_path / "key").stat().st_gid
@@ -125,7 +125,7 @@ def test_a_key_of_roots_and_a_group_of_ours_is_read_as_kubernetes_mounts_it(tmp_
         discover(settings, {})
 
 
-def test_a_users_key_that_a_group_may_read_is_refused(tmp_path, monkeypatch):
+def test_a_users_group_readable_key_is_refused(tmp_path, monkeypatch):
     settings = launched(tmp_path)
     (tmp_path / "key").chmod(0o640)  # of umask 027; the group may be that of all users
     of_owner(monkeypatch, 1000)
@@ -135,7 +135,7 @@ def test_a_users_key_that_a_group_may_read_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o460, 0o650, 0o604])
-def test_a_key_that_a_group_may_change_or_everybody_may_read_is_refused(tmp_path, mode):
+def test_a_key_open_to_others_is_refused(tmp_path, mode):
     settings = launched(tmp_path)
     (tmp_path / "key").chmod(mode)
     with pytest.raises(ConfigError, match=f"mode {mode:o}"):
@@ -184,17 +184,17 @@ TWO = '{"cluster": {"worker": ["%s", "b:2"]}, "task": {"type": "worker", "index"
         ({"TFCOLLECTIVE_TASK": f"worker:{LONG}"}, "TFCOLLECTIVE_TASK"),
     ],
 )
-def test_what_a_hostile_environment_says_is_refused_by_name(environ, names):
+def test_hostile_environment_values_are_refused_by_name(environ, names):
     with pytest.raises(ConfigError, match=names):
         discover(Settings.load(environ), environ)
 
 
-def test_hosts_of_sagemaker_whose_numbers_have_thousands_of_digits():
+def test_sagemaker_host_numbers_with_thousands_of_digits():
     environ = {"SM_HOSTS": f'["n-{LONG}", "n-10", "n-9"]', "SM_CURRENT_HOST": "n-10"}
     assert discover(Settings.load(environ), environ).hosts == ("n-9", "n-10", f"n-{LONG}")
 
 
-def test_the_node_is_the_kernel_and_the_network_namespace():
+def test_kernel_and_network_namespace_identify_the_node():
     assert node_id("boot\n", 1) == node_id("boot", 1)
     assert node_id("boot", 1) != node_id("boot", 2)
     assert node_id("boot", 1) != node_id("other", 1)
@@ -202,7 +202,7 @@ def test_the_node_is_the_kernel_and_the_network_namespace():
     assert current_node_id("mine") == "mine"
 
 
-def test_a_process_that_is_probably_one_of_several_is_warned(caplog):
+def test_a_process_resembling_a_rank_is_warned(caplog):
     discover(Settings(), {"RANK": "1", "WORLD_SIZE": "4"})
     assert "RANK=1 and WORLD_SIZE=4" in caplog.text
     caplog.clear()

@@ -62,7 +62,7 @@ def test_fit_with_an_optimizer_that_was_never_wrapped(kind: type, eager: bool) -
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_custom_loop_with_an_optimizer_that_was_never_wrapped(traced: bool) -> None:
+def test_a_custom_loop_without_a_wrapped_optimizer(traced: bool) -> None:
     variable = tf.Variable([1.0])
     optimizer = SGD(0.1)
     loop = lambda: step(optimizer, variable)  # noqa: E731
@@ -71,7 +71,7 @@ def test_a_custom_loop_with_an_optimizer_that_was_never_wrapped(traced: bool) ->
 
 
 @pytest.mark.parametrize("world", [{"size": 1}, {"local_training": True}])
-def test_one_rank_and_those_who_mean_it_train_alone(world: dict) -> None:
+def test_one_rank_or_local_training_raises_nothing(world: dict) -> None:
     with fake_world(**world):
         fit(SGD(0.1))
         step(SGD(0.1))
@@ -89,7 +89,7 @@ def test_nothing_to_train_is_no_training() -> None:
         made.evaluate(X, Y, verbose=0)
 
 
-def test_a_tape_and_reductions_of_the_programs_own_are_seen() -> None:
+def test_reductions_of_the_program_itself_are_seen() -> None:
     with fake_world():
         step(SGD(0.1), tape=tfc.DistributedGradientTape)
         step(SGD(0.1))  # a function that is traced already would run its tape without a note
@@ -104,7 +104,7 @@ def test_a_reduction_before_fit_does_not_count() -> None:
     assert float(total) == 8.0
 
 
-def test_a_tape_does_not_count_where_keras_takes_the_gradients() -> None:
+def test_a_tape_does_not_count_in_fit() -> None:
     with fake_world():
         step(SGD(0.1), tape=tfc.DistributedGradientTape)
         with pytest.raises(ALONE_ERROR, match=ALONE):
@@ -112,7 +112,7 @@ def test_a_tape_does_not_count_where_keras_takes_the_gradients() -> None:
         step(SGD(0.1))  # after fit it counts again: a traced function may run one
 
 
-def test_the_loss_scale_is_agreed_on_without_reducing_gradients() -> None:
+def test_agreeing_on_loss_scales_reduces_no_gradients() -> None:
     kind = getattr(keras.optimizers, "LossScaleOptimizer", keras.mixed_precision.LossScaleOptimizer)
     with fake_world():
         fit(tfk.DistributedOptimizer(kind(SGD(0.1))))
@@ -120,7 +120,7 @@ def test_the_loss_scale_is_agreed_on_without_reducing_gradients() -> None:
             fit(SGD(0.1))
 
 
-def test_a_reduction_before_train_on_batch_does_not_count() -> None:
+def test_reducing_before_train_on_batch_is_ignored() -> None:
     made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
     made.compile(SGD(0.1), "mse")
     with fake_world():
@@ -130,7 +130,7 @@ def test_a_reduction_before_train_on_batch_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("change", [lambda g: g, lambda g: tf.clip_by_value(g, -1.0, 1.0) / 2.0], ids=["", "clipped"])
-def test_a_reduction_before_a_traced_step_does_not_count(change: object) -> None:
+def test_reducing_before_a_traced_step_is_ignored(change: object) -> None:
     variable, optimizer = tf.Variable([1.0]), SGD(0.1)
 
     @tf.function
@@ -145,7 +145,7 @@ def test_a_reduction_before_a_traced_step_does_not_count(change: object) -> None
             train()
 
 
-def test_gradients_that_are_given_to_a_traced_step_may_be_reduced() -> None:
+def test_a_traced_step_accepts_reduced_gradients() -> None:
     variable, optimizer = tf.Variable([1.0]), SGD(0.1)
 
     @tf.function
@@ -187,7 +187,7 @@ def test_one_of_two_tapes_is_not_wrapped(
     assert caplog.text.count(GENERATOR) == (0 if both else 1)
 
 
-def test_a_tape_of_other_things_than_variables_does_not_tell_of_variables_without_one(
+def test_a_tape_of_other_tensors_warns_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its gradients may lead to any variable's."""
@@ -291,7 +291,7 @@ def outer_bases() -> list:
 
 @pytest.mark.parametrize("base", outer_bases())
 @pytest.mark.parametrize("local_training", [False, True])
-def test_an_optimizer_around_a_distributed_one_that_uses_only_its_update(base: type, local_training: bool) -> None:
+def test_using_only_a_distributed_update_is_refused(base: type, local_training: bool) -> None:
     kind = SGD if KERAS_3 else keras.optimizers.legacy.SGD
     refused = r"without its apply_gradients.*DistributedOptimizer\(Outer\(SGD"
     with fake_world(local_training=local_training), pytest.raises(Exception, match=refused):
@@ -313,7 +313,7 @@ class Parts(SGD):
         return {"parts": self.parts}
 
 
-def test_an_optimizer_with_its_own_apply_gradients_gives_reduced_ones_to_others() -> None:
+def test_custom_apply_gradients_passes_on_reduced_gradients() -> None:
     variables = [tf.Variable([1.0]), tf.Variable([1.0])]
     with fake_world() as ops:
         optimizer = tfk.DistributedOptimizer(Parts((SGD(0.5), SGD(1.0))), op=tfk.Sum)
@@ -404,7 +404,7 @@ def test_a_class_that_clips_is_given_reduced_gradients(kind: type, method: str, 
 
 @keras_2_only
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__module__)
-def test_a_class_that_changes_gradients_too_early_is_refused(kind: type) -> None:
+def test_a_class_changing_gradients_early_is_refused(kind: type) -> None:
     method = "_compute_gradients" if "legacy" in kind.__module__ else "compute_gradients"
     early = type("Early", (kind,), {method: lambda self, *args, **options: []})
     with fake_world(), pytest.raises(UnsupportedError, match=rf"Early has a method {method}.*apply_gradients"):
@@ -414,7 +414,7 @@ def test_a_class_that_changes_gradients_too_early_is_refused(kind: type) -> None
 @pytest.mark.parametrize(
     ("elastic", "trains", "counts"), [(True, False, False), (True, True, True), (False, False, True)]
 )
-def test_a_first_step_before_elastic_run_is_of_its_rank_alone(
+def test_a_step_before_elastic_run_is_local(
     monkeypatch: pytest.MonkeyPatch, elastic: bool, trains: bool, counts: bool
 ) -> None:
     for name, value in {"is_initialized": True, "size": 3, "trains": trains}.items():
@@ -450,7 +450,7 @@ def test_gradients_are_not_reduced_twice(traced: bool, clipped: bool) -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_second_gradient_may_depend_on_one_that_a_tape_has_reduced(traced: bool) -> None:
+def test_a_second_gradient_may_use_reduced_ones(traced: bool) -> None:
     """As that of a sharpness-aware step, at weights that the reduced gradient has moved."""
     variable = tf.Variable([1.0])
     optimizer = tfk.DistributedOptimizer(SGD(0.1))

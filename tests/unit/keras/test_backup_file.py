@@ -36,7 +36,7 @@ def test_every_type_and_shape_comes_back(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["backup.npz"]
 
 
-def test_a_new_backup_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_an_unwritable_backup_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "backup.npz"
     write_backup(path, Backup(Position(1), [], [[]]))
     with pytest.raises(AttributeError):
@@ -58,7 +58,7 @@ def test_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
         read_backup(path)
 
 
-def test_a_backup_that_cannot_be_read_now_is_not_called_damaged(tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_unreadable_backup_is_not_called_damaged(tmp_path: Path, monkeypatch: Any) -> None:
     """A user who is shown "damaged" would delete it, and the job would not be started again."""
     fsspec = pytest.importorskip("fsspec")
     url = f"memory://away-{tmp_path.name}/backup.npz"
@@ -85,7 +85,7 @@ def test_a_backup_that_contradicts_itself_is_refused(tmp_path: Path, backup: Bac
         read_backup(path)
 
 
-def test_a_backup_with_other_bytes_in_the_middle_is_refused_or_the_same(tmp_path: Path) -> None:
+def test_a_backup_with_changed_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "backup.npz"
     write_backup(path, Backup(Position(1), [np.arange(4.0)], [[]]))
     whole = path.read_bytes()
@@ -150,7 +150,7 @@ def test_other_steps_per_execution_are_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_gradients_towards_the_next_update_are_each_ranks_own(tmp_path: Path, legacy: bool) -> None:
+def test_accumulated_gradients_stay_with_their_rank(tmp_path: Path, legacy: bool) -> None:
     if legacy and KERAS_3:
         pytest.skip("Keras 3 has no legacy optimizers")
 

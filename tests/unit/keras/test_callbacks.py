@@ -102,7 +102,7 @@ class OwnUpdate(keras.optimizers.SGD):
 
 @pytest.mark.parametrize("kind", ["RMSprop", "Muon", "OwnUpdate"])
 @pytest.mark.parametrize("distributed", [False, True])
-def test_momentum_without_the_rate_in_it_is_left_alone(kind: str, distributed: bool) -> None:
+def test_momentum_without_the_rate_is_unchanged(kind: str, distributed: bool) -> None:
     made = OwnUpdate if kind == "OwnUpdate" else getattr(keras.optimizers, kind, None)
     if made is None:
         pytest.skip(f"this Keras has no {kind}")
@@ -157,7 +157,7 @@ def test_the_best_model_is_kept_by_rank_0(rank: int, tmp_path: Path) -> None:
     assert saved == (["best-1.weights.h5", "best-2.weights.h5"] if rank == 0 else [])
 
 
-def test_a_checkpoint_needs_a_path_by_the_time_of_training() -> None:
+def test_a_checkpoint_needs_its_path_when_training() -> None:
     best = tfk.callbacks.BestModelCheckpoint()
     with fake_world(size=1), pytest.raises(InvalidArgumentError, match="filepath"):
         fit(keras.optimizers.SGD(0.01), best)

@@ -66,7 +66,7 @@ COPIES = {"deepcopy": copy.deepcopy, "copy": copy.copy, "pickle": pickled, "conf
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__module__)
-def test_a_copy_of_an_optimizer_reduces_in_the_same_way(kind: type, built: bool, way: str) -> None:
+def test_a_copied_optimizer_reduces_the_same_way(kind: type, built: bool, way: str) -> None:
     with fake_world() as ops:
         options = {"op": tfk.Sum, "compression": tfk.Compression.fp16, "backward_passes_per_step": 2}
         optimizer = tfk.DistributedOptimizer(kind(0.5), **options)
@@ -149,7 +149,7 @@ def test_a_copy_of_a_model_reduces(way: str, scaled: bool) -> None:
         assert started(ops) == 2
 
 
-def test_local_variables_and_groups_are_those_of_the_copy() -> None:
+def test_local_variables_and_groups_follow_the_copy() -> None:
     with fake_world() as ops:
         made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), keras.layers.Dense(1)])
         groups = [made.layers[-1].trainable_variables]
@@ -191,7 +191,7 @@ def test_a_copy_of_several_optimizers_reduces(way: str) -> None:
 
 
 @keras_3_only
-def test_configurations_are_yaml_as_those_of_plain_optimizers_are() -> None:
+def test_configurations_are_the_yaml_of_plain_optimizers() -> None:
     yaml = pytest.importorskip("yaml")
     with fake_world():
         plain = keras.optimizers.Adam(0.5, name="adam")

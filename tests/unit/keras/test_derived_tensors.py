@@ -88,7 +88,7 @@ def test_it_follows_a_broadcast_of_variables_alone() -> None:
         assert np.asarray(other.mean).ravel().tolist() == [50.0]
 
 
-def test_a_broadcast_after_the_first_step_reaches_the_second() -> None:
+def test_a_late_broadcast_reaches_the_second_step() -> None:
     with fake_world(wrapped=OtherRoot):
         _, norm = model()
         flat = keras.layers.Reshape((1,))  # Keras 2 does not know the shape that comes from the layer before it

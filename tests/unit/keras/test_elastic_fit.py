@@ -56,7 +56,7 @@ def test_ranks_take_equally_many_rows_each_once(size: int) -> None:
     assert len(set(everything)) == len(everything) > 23 - size
 
 
-def test_rows_are_shuffled_by_seed_and_epoch_on_all_ranks_alike() -> None:
+def test_rows_are_shuffled_alike_on_all_ranks() -> None:
     first = rows(source(batch_size=4).part(0, 0, 0, 1))
     assert first == rows(source(batch_size=4).part(0, 0, 0, 1))
     assert first != rows(source(batch_size=4).part(1, 0, 0, 1))
@@ -78,7 +78,7 @@ def test_batches_of_all_worlds_have_one_type() -> None:
     assert len({of.part(0, done, 0, size).dataset.element_spec for size, done in ((1, 0), (3, 0), (2, 12))}) == 1
 
 
-def test_nested_arrays_and_weights_come_as_keras_takes_them() -> None:
+def test_nested_arrays_and_weights_are_accepted() -> None:
     of = source({"a": X, "b": [X, X.astype(np.float64)]}, Y, sample_weight=np.ones(23), batch_size=23, shuffle=False)
     ((x, y, weight),) = list(of.part(0, 0, 0, 1).dataset)
     assert x["b"][1].dtype == tf.float32
@@ -100,7 +100,7 @@ def test_batches_of_a_dataset_are_divided() -> None:
     assert [rows(part) for part in parts(of, 2, 6)] == [[[18, 19, 20]], [[21, 22]]]
 
 
-def test_a_world_that_has_grown_beyond_what_is_left_makes_one_more_step() -> None:
+def test_more_ranks_than_batches_take_one_step() -> None:
     whole = tf.data.Dataset.from_tensor_slices((X, Y)).batch(3)
     taken = parts(source(whole, None), 3, 6)
     assert [(part.steps, rows(part)) for part in taken] == [(1, [[18, 19, 20]]), (1, [[21, 22]]), (1, [[0, 1, 2]])]
@@ -176,7 +176,7 @@ def test_a_dataset_whose_elements_may_differ_is_refused(x: Any, error: type[Exce
         source(x, None).part(0, 0, 0, 3)
 
 
-def test_the_order_of_a_dataset_is_known_from_its_pipeline() -> None:
+def test_the_pipeline_tells_a_datasets_order() -> None:
     assert reshuffles(DATA.shuffle(5, seed=3).map(lambda x, y: x).batch(2))
     assert reshuffles(tf.data.Dataset.range(3).flat_map(lambda _: DATA.shuffle(5, seed=3)))
     assert not reshuffles(DATA.shuffle(5, seed=3, reshuffle_each_iteration=False))
@@ -263,7 +263,7 @@ def test_callbacks_that_do_not_go_with_it(tmp_path: Any) -> None:
         model().fit(X, Y, verbose=0, callbacks=tf.keras.callbacks.CallbackList([tfk.Elastic()]))
 
 
-def test_an_optimizer_of_the_model_s_own_has_to_be_built() -> None:
+def test_an_additional_optimizer_has_to_be_built() -> None:
     made = model()
     made.second = tf.keras.optimizers.Adam()
     with pytest.raises(InvalidArgumentError, match="second: this optimizer is not built yet"):
@@ -291,7 +291,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> N
         tfk.Elastic(**arguments)
 
 
-def test_a_second_fit_of_an_elastic_job_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_elastic_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tfcollective.keras._elastic_fit._begun", False)
     given = {"verbose": 0, "callbacks": [tfk.Elastic()]}
     with fake_world(1, elastic=True):
@@ -355,12 +355,12 @@ def test_gradients_count_by_the_share_without_another_trace() -> None:
         ({"loss": tf.keras.losses.MeanSquaredError(reduction="sum")}, "not reduction='sum'"),
     ],
 )
-def test_what_a_global_batch_has_no_meaning_for_is_refused(options: dict[str, Any], message: str) -> None:
+def test_options_without_meaning_for_shares_are_refused(options: dict[str, Any], message: str) -> None:
     with fake_world(2), pytest.raises(UnsupportedError, match=message):
         ShareWeight(distributed(**options))
 
 
-def test_a_global_batch_needs_optimizers_that_are_distributed_and_single_steps() -> None:
+def test_global_batches_need_distributed_optimizers() -> None:
     with fake_world(2):
         with pytest.raises(
             UnsupportedError, match="optimizer: global_batch of Elastic weights the gradients in a Dist"

@@ -43,7 +43,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "backup").exists()
 
 
-def test_an_experiment_elsewhere_writes_here_and_moves_what_is_whole(tmp_path: Path) -> None:
+def test_a_remote_experiment_moves_whole_files(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
     url, inputs = f"memory://experiment-{tmp_path.name}", np.arange(8, dtype=np.float32).reshape(8, 1)
     log = tf.keras.callbacks.CSVLogger(f"{url}/logs/log.csv")

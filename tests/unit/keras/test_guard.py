@@ -42,7 +42,7 @@ def test_third_step_and_then_ever_more_rarely(traced: bool) -> None:
     assert steps(41, traced, replica_check_steps=15) == [2, 4, 8, 15, 16, 30, 32]
 
 
-def test_a_traced_step_holds_the_check_as_one_op() -> None:
+def test_a_traced_step_checks_in_one_op() -> None:
     """Taken apart, a condition costs a switch for each variable in every step."""
     layer = keras.layers.Dense(1)  # its variables are of Keras, in Keras 3
     with tf.device("CPU:0"):
@@ -94,7 +94,7 @@ def test_never() -> None:
 
 @pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("count", [2, 3])
-def test_lists_of_variables_that_take_turns_are_all_compared(count: int, traced: bool) -> None:
+def test_alternating_lists_of_variables_are_all_compared(count: int, traced: bool) -> None:
     """As one optimizer of both halves of a GAN: each list at its own third step and then rarely."""
     lists = [[tf.Variable(tf.ones([length]))] for length in range(1, count + 1)]
     with fake_world(replica_check_steps=5) as ops:
@@ -148,7 +148,7 @@ def test_ranks_that_have_joined_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_the_first_variable_that_differs_is_named_with_the_ranks(traced: bool) -> None:
+def test_the_first_differing_variable_names_the_ranks(traced: bool) -> None:
     variables = [tf.Variable([1.0], name="first"), tf.Variable([1.0], name="second")]
     optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.0))
 
@@ -201,7 +201,7 @@ def test_a_hold_counts_for_lists_that_come_later() -> None:
         assert ops.count("compare") == 1
 
 
-def test_callback_broadcasts_weights_and_slots_before_the_first_step() -> None:
+def test_callback_broadcasts_before_the_first_step() -> None:
     made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
     with fake_world() as ops:
         made.compile(tfk.DistributedOptimizer(keras.optimizers.Adam()), "mse")
@@ -219,7 +219,7 @@ def test_callback_broadcasts_weights_and_slots_before_the_first_step() -> None:
     assert kinds.count("compare") == 1  # the guard, at the third step
 
 
-def test_callback_broadcasts_after_the_first_batch_of_an_unbuilt_model() -> None:
+def test_callback_broadcasts_an_unbuilt_model_later() -> None:
     class Late(keras.Model):
         def __init__(self) -> None:
             super().__init__()

@@ -111,7 +111,7 @@ class Largest(METRICS.Mean):
         self.count.assign(1.0)
 
 
-def test_a_metric_of_ones_own_is_a_mean_by_rows_and_named_once(
+def test_a_custom_metric_is_averaged_and_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not is_additive(Largest())

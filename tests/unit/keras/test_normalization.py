@@ -50,7 +50,7 @@ def test_other_ways_are_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_keras_own_layer_is_synchronized_over_the_ranks_if_asked(synchronized: bool) -> None:
+def test_keras_layers_are_synchronized_on_request(synchronized: bool) -> None:
     inputs = tf.constant([[1.0], [3.0]])
     with fake_world() as ops:
         ops.rows_of_others = tf.constant([[[2.0], [6.0], [1.0]]])  # count, mean, variance

@@ -216,7 +216,7 @@ def test_wrapping_takes_over_state_and_settings() -> None:
         np.testing.assert_array_equal(tf.convert_to_tensor(mine), tf.convert_to_tensor(theirs))
 
 
-def test_the_state_is_taken_over_once_where_fit_builds_the_optimizer() -> None:
+def test_the_state_is_taken_over_in_fit() -> None:
     """Keras 3 builds it while it traces the training step: the values must not become a part of every step."""
     plain = keras.optimizers.SGD(0.1, momentum=0.5)
     made = model(plain)
@@ -282,7 +282,7 @@ def test_float8_scales_take_the_largest() -> None:
     assert (float(scale.numpy()[0]), float(weight.numpy()[0])) == (3.0, 0.0)
 
 
-def test_an_optimizer_that_passes_keras_by_is_given_reduced_gradients() -> None:
+def test_an_optimizer_bypassing_keras_gets_reduced_gradients() -> None:
     class Own(keras.optimizers.SGD):
         """Calls nothing of Keras that reduces."""
 
@@ -342,7 +342,7 @@ def test_explicit_jit_says_what_to_do() -> None:
         model(tfk.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
 
 
-def test_jit_is_refused_in_the_first_process_that_makes_its_optimizer_inside_compile() -> None:
+def test_jit_is_refused_in_the_first_compile() -> None:
     """Python looks up ``model.compile`` before it makes the optimizer: a fresh interpreter shows what that leads to."""
     script = """
 import tensorflow as tf
@@ -360,7 +360,7 @@ with fake_world():
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_functions_that_xla_compiles_are_refused_when_they_are_traced(inner: bool) -> None:
+def test_functions_compiled_by_xla_are_refused(inner: bool) -> None:
     def reduce(value: tf.Tensor) -> tf.Tensor:
         return tfk.allreduce(value, name="jit")
 
@@ -416,7 +416,7 @@ class Scaled(keras.optimizers.SGD):
 
 @pytest.mark.parametrize("way", ["wrapped", "deepcopy", "pickle"])
 @pytest.mark.parametrize("built", [False, True])
-def test_what_a_configuration_does_not_tell_is_carried_over(way: str, built: bool) -> None:
+def test_attributes_outside_the_configuration_are_carried_over(way: str, built: bool) -> None:
     plain = Scaled(5.0, rule=np.square, learning_rate=1.0)
     plain.limits = {"low": [1, 2], "high": np.array([3.0])}
     plain.double = types.MethodType(lambda self: 2 * self.factor, plain)
@@ -439,7 +439,7 @@ def test_what_a_configuration_does_not_tell_is_carried_over(way: str, built: boo
     assert way == "pickle" or made.double() == 10.0
 
 
-def test_a_class_that_its_configuration_does_not_make_is_named() -> None:
+def test_a_class_not_made_from_configuration_fails() -> None:
     class Plain(Scaled):
         def __init__(self, learning_rate: float) -> None:
             super().__init__(learning_rate=learning_rate)
@@ -473,7 +473,7 @@ def test_what_is_no_optimizer_is_named(given: object) -> None:
         tfk.DistributedOptimizer(given)
 
 
-def test_an_optimizer_of_tf_keras_beside_keras_3_names_the_variable_to_set() -> None:
+def test_a_tf_keras_optimizer_names_the_variable() -> None:
     kind = type("Adam", (), {"__module__": "tf_keras.src.optimizers.adam", "apply_gradients": None})
     with fake_world(), pytest.raises(UnsupportedError, match="TF_USE_LEGACY_KERAS=1"):
         tfk.DistributedOptimizer(kind())
@@ -493,7 +493,7 @@ def test_a_legacy_optimizer_is_wrapped_in_a_graph() -> None:
     assert started(ops) == 1
 
 
-def test_fit_in_a_graph_of_tensorflow_1_is_refused() -> None:
+def test_fit_in_a_v1_graph_is_refused() -> None:
     with tf.Graph().as_default(), pytest.raises(UnsupportedError, match="disable_eager_execution"):
         tfk.BroadcastGlobalVariablesCallback(0).on_train_begin()
 

@@ -69,7 +69,7 @@ def test_passes_are_counted_by_one_only() -> None:
 
 
 @pytest.mark.skipif(KERAS_3, reason="Keras 3 accumulates inside the scaler")
-def test_passes_and_a_loss_scaler_of_keras_2_exclude_each_other() -> None:
+def test_passes_and_keras_2_loss_scalers_conflict() -> None:
     scaler = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD())
     with pytest.raises(UnsupportedError, match="LossScaleOptimizer"):
         tfk.DistributedOptimizer(scaler, backward_passes_per_step=2)

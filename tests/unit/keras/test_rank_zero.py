@@ -55,14 +55,14 @@ def train(callback, epochs, become, monkeypatch):
         ((9, 0), []),
     ],
 )
-def test_training_begins_for_it_when_its_rank_becomes_rank_0(become, heard, monkeypatch):
+def test_becoming_rank_0_begins_its_training(become, heard, monkeypatch):
     notes = Notes()
     train(RankZeroCallback(notes), 2, become, monkeypatch)
     assert notes.heard == heard
 
 
 @pytest.mark.parametrize("become", [(0, 0), (1, 0)])
-def test_a_log_that_another_rank_has_begun_is_continued(become, monkeypatch, tmp_path):
+def test_a_log_of_another_rank_is_continued(become, monkeypatch, tmp_path):
     log = tf.keras.callbacks.CSVLogger(str(tmp_path / "log"))
     monkeypatch.setattr(log, "on_train_begin", lambda logs=None: None)
     for name in ("on_epoch_end", "on_train_end"):

@@ -58,7 +58,7 @@ def gan(kind: str = "Adam", inner: object = None, **options: object) -> Gan:
     return made
 
 
-def test_all_are_found_at_places_that_a_copy_has_too() -> None:
+def test_all_optimizers_have_the_same_places_everywhere() -> None:
     inner = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2)])
     inner.compile("sgd", "mse")
     made = gan(inner=inner)
@@ -70,7 +70,7 @@ def test_all_are_found_at_places_that_a_copy_has_too() -> None:
     assert list(optimizers_of(gan())) == [place for place in places if not place.startswith("layers[")]
 
 
-def test_the_state_of_all_is_broadcast_after_the_first_step() -> None:
+def test_all_states_are_broadcast_after_one_step() -> None:
     with fake_world(replica_check_steps=1) as ops:
         made = gan()
         made.fit(X, Y, batch_size=2, verbose=0, callbacks=[tfk.BroadcastGlobalVariablesCallback(0)])
@@ -114,7 +114,7 @@ def test_weights_are_broadcast_after_the_first_step_too(built: bool) -> None:
     assert "broadcast" not in order[second_step:]
 
 
-def test_a_broadcast_leaves_out_what_is_not_built_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broadcast_omits_optimizers_not_built_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronisation, "allgather_object", lambda obj, **_m: [obj, {**obj, "g_optimizer": 99}])
     with fake_world() as ops:
         made = gan()
@@ -125,7 +125,7 @@ def test_a_broadcast_leaves_out_what_is_not_built_on_all_ranks(monkeypatch: pyte
     assert order[order.index("start") :].count("broadcast") == expected
 
 
-def test_a_run_goes_on_with_the_state_of_all(tmp_path: Path) -> None:
+def test_a_resumed_run_has_every_optimizers_state(tmp_path: Path) -> None:
     """Three epochs at once, and two with a third one after an interruption, end with the same weights."""
     start = [w * 0.1 for w in gan().get_weights()]
 
@@ -173,7 +173,7 @@ def test_an_experiment_takes_them(tmp_path: Path) -> None:
 
 
 @keras_3_only
-def test_all_ranks_agree_before_a_scaler_around_several_decides() -> None:
+def test_ranks_agree_before_an_outer_scaler_decides() -> None:
     parts = keras.optimizers.OptimizerMap(
         tfk.DistributedOptimizer(keras.optimizers.SGD(0.1)),
         {"b": tfk.DistributedOptimizer(keras.optimizers.SGD(0.1))},
@@ -200,13 +200,13 @@ def test_auto_jit_is_false_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> N
     assert ops.count("start") == 2
 
 
-def test_explicit_jit_says_what_to_do_for_all_of_them() -> None:
+def test_explicit_jit_gives_advice_for_all() -> None:
     with fake_world(), pytest.raises(ConfigError, match="jit_compile=False"):
         gan("SGD", jit_compile=True).fit(X, Y, verbose=0)
 
 
 @keras_3_only
-def test_the_state_of_a_multi_optimizer_is_broadcast_before_the_first_step() -> None:
+def test_a_multi_optimizers_state_is_broadcast_first() -> None:
     parts = keras.optimizers.OptimizerMap(tfk.DistributedOptimizer(keras.optimizers.Adam(0.1)))
     with fake_world() as ops:
         made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])

@@ -76,7 +76,7 @@ def test_datasets_are_the_same_if_nothing_divides_them() -> None:
     assert data(whole.repeat().shuffle(8, seed=1).batch(4)) is not None
 
 
-def test_equal_seeds_are_named_where_the_model_draws_numbers() -> None:
+def test_equal_seeds_of_random_models_are_named() -> None:
     plans = []
     for seed in (1, 1, 2):
         keras.utils.set_random_seed(seed)
@@ -118,7 +118,7 @@ def test_files_that_several_ranks_write_are_named(tmp_path: Path) -> None:
     assert files(plan(best), plan(best)) == []
 
 
-def test_a_backup_of_keras_is_named_unless_every_rank_has_its_own(tmp_path: Path) -> None:
+def test_a_backup_that_ranks_share_is_named(tmp_path: Path) -> None:
     mine, other = (replace(plan(keras.callbacks.BackupAndRestore(str(tmp_path / name))), data=None) for name in "ab")
     without = replace(plan(), data=None)
     for plans in ([mine, without], [mine, mine]):
@@ -175,7 +175,7 @@ def fit_with(others: OtherRank, made: Any, monkeypatch: pytest.MonkeyPatch, **op
     return others.called
 
 
-def test_statistics_are_averaged_before_validations_and_at_the_ends_of_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_moving_layers_are_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = keras.layers.BatchNormalization(trainable=False)
     moving, own = keras.layers.BatchNormalization(), keras.layers.BatchNormalization()
     made = model(moving, frozen, own)
@@ -210,14 +210,14 @@ def test_what_else_differs_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         assert differing_state(made, None, frozenset(map(variable_key, made.weights)), "a test") == []
 
 
-def test_a_line_is_said_once_and_can_be_silenced(caplog: pytest.LogCaptureFixture) -> None:
+def test_advice_appears_once_or_is_silenced(caplog: pytest.LogCaptureFixture) -> None:
     for settings, count in (({"fit_checks": False}, 0), ({}, 1), ({}, 1)):
         with caplog.at_level(logging.WARNING, "tfcollective"), fake_world(**settings):
             model().fit(X, Y, verbose=0)
         assert sum("have the same data" in record.message for record in caplog.records) == count
 
 
-def test_a_list_of_callbacks_of_the_users_gets_it_too() -> None:
+def test_a_users_callback_list_gets_it_too() -> None:
     made = model(keras.layers.BatchNormalization())
     with fake_world():
         given = keras.callbacks.CallbackList(

@@ -130,7 +130,7 @@ def test_launchers_are_found_by_name():
         find_launcher("slrum")
 
 
-def test_ranks_that_have_left_an_elastic_job_have_no_result():
+def test_ranks_that_left_have_no_result():
     exits = tuple(ExitRecord(f"worker:{rank}", rank, "n", 7, 0, None, 1.0) for rank in range(2))
     outcome = JobOutcome(exits, initialised=True, results={"worker:1": payload.dumps(5, "it")})
     fixed, elastic = JobSpec(("x",), 2), JobSpec(("x",), 2, min_proc=1)

@@ -64,7 +64,7 @@ def test_a_tensorboard_without_a_directory_is_refused():
         job({})
 
 
-def test_on_several_hosts_they_are_where_rank_0_writes():
+def test_auxiliary_tasks_stay_with_rank_0():
     spec = job({"tb_model_dir": "/m"})
     plan = plan_hosts(spec, share_out((Host("a", 1), Host("b", 2)), 3), {})
     assert [one.host for one in plan.auxiliary_tasks] == ["a", "a"]
@@ -81,7 +81,7 @@ def test_how_long_they_may_stay():
         job(evaluator_grace=0)
 
 
-def test_an_evaluator_stands_in_its_own_tf_config_only():
+def test_only_the_evaluators_tf_config_lists_it():
     endpoints = {
         task: Endpoint("h", 1 + n) for n, task in enumerate([TaskKey("chief", 0), TaskKey("worker", 0), EVALUATOR])
     }
@@ -105,7 +105,7 @@ class Handle:
         return self.failure
 
 
-def test_an_agent_with_auxiliary_tasks_only_does_not_fail_the_job():
+def test_an_auxiliary_agents_end_fails_no_job():
     training, side = Handle(ends=False), Handle(AgentFailure("its host is down", 1.0))
     agents = Agents([training], [side])
     failures = []
@@ -117,7 +117,7 @@ def test_an_agent_with_auxiliary_tasks_only_does_not_fail_the_job():
     assert failures == [None]
 
 
-def test_when_training_fails_agents_with_auxiliary_tasks_end_too():
+def test_agents_of_auxiliary_tasks_end_after_failures():
     side = Handle(ends=False)
     gone = AgentFailure("gone", 1.0)
     assert Agents([Handle(gone)], [side]).wait(lambda: False) is gone

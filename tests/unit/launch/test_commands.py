@@ -22,7 +22,7 @@ def provider(command, here=("h2",), **options):
     return CommandProvider({"h2": command}, here, **options)
 
 
-def test_orders_to_a_process_that_does_not_read_hold_up_nothing():
+def test_orders_to_a_blocked_process_delay_nothing():
     agent = AgentCommand(DEAF, whole_lines=True)
     agent.write(b"x" * (1 << 20))
     agent.close()
@@ -46,7 +46,7 @@ def test_a_command_that_cannot_run():
         one.request([SETTINGS])
 
 
-def test_an_agent_gets_its_settings_and_ends_with_the_provider(capfd):
+def test_an_agent_ends_with_its_provider(capfd):
     with provider(("cat",)) as one:
         one.request([SETTINGS])
         begin = time.monotonic()
@@ -62,7 +62,7 @@ def test_an_agent_gets_its_settings_and_ends_with_the_provider(capfd):
         ((), False, "h2: the agent (pid 77) has ended without a report (sleep: exit code -9)"),
     ],
 )
-def test_the_end_of_an_agent_is_an_event_once(here, local, text):
+def test_an_agents_end_is_one_event(here, local, text):
     with provider(DEAF, here, local=local) as one:
         one.request([SETTINGS])
         assert one.events() == []
@@ -94,7 +94,7 @@ def test_an_agent_that_does_not_end_is_killed():
     assert time.monotonic() - begin < within(10)
 
 
-def test_agents_that_do_not_end_share_the_time_until_they_are_killed(monkeypatch):
+def test_agents_share_the_time_before_being_killed(monkeypatch):
     waits = []
     wait = AgentCommand.wait
     monkeypatch.setattr(AgentCommand, "wait", lambda self, seconds: waits.append(seconds) or wait(self, seconds))

@@ -84,7 +84,7 @@ def test_the_start_waits_for_enough_slots(script, tmp_path, caplog):
         HostDiscovery([path], limits=OFTEN).wait_for(3, 0.05)
 
 
-def test_a_script_without_an_interpreter_is_run_by_the_shell(tmp_path):
+def test_a_script_without_interpreter_uses_the_shell(tmp_path):
     path = tmp_path / "hosts.sh"
     path.write_text('echo "$1":2\n')
     path.chmod(0o755)
@@ -95,7 +95,7 @@ def test_a_pipeline_is_run_by_the_shell():
     assert HostDiscovery(command_words("printf 'a 1\\nb 0\\n' | grep 1 | tr ' ' :")).ask() == (Host("a"),)
 
 
-def test_a_search_that_finds_no_host_yet_is_waited_for(script, tmp_path, caplog):
+def test_a_search_without_hosts_is_repeated(script, tmp_path, caplog):
     path = script(f"[ -e {tmp_path}/up ] && exec echo a:1", f"touch {tmp_path}/up", "exec grep up /dev/null")
     with caplog.at_level(logging.WARNING, "tfcollective"):
         assert HostDiscovery([path], limits=OFTEN).wait_for(1, 60.0) == (Host("a"),)
@@ -111,17 +111,17 @@ def test_a_search_that_finds_no_host_yet_is_waited_for(script, tmp_path, caplog)
         ("", ()),
     ],
 )
-def test_what_only_a_shell_understands_is_run_by_one(text, words):
+def test_shell_syntax_is_run_by_a_shell(text, words):
     assert command_words(text) == words
 
 
-def test_a_program_whose_name_has_such_letters_is_run_as_it_is(tmp_path):
+def test_a_program_named_like_shell_syntax_runs(tmp_path):
     program = tmp_path / "my(1)"
     program.touch()
     assert command_words(str(program)) == (str(program),)
 
 
-def test_a_script_that_hangs_is_killed_with_all_that_it_has_started(script, tmp_path):
+def test_a_hanging_script_is_killed_with_descendants(script, tmp_path):
     path = script(f"sleep 1000 & echo $! > {tmp_path}/pid", "wait")
     with pytest.raises(LaunchError, match=r"took more than 0\.5 s and was killed"):
         HostDiscovery([path], limits=replace(OFTEN, discovery_call=0.5)).ask()
@@ -129,7 +129,7 @@ def test_a_script_that_hangs_is_killed_with_all_that_it_has_started(script, tmp_
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_later_failure_leaves_the_hosts_and_is_said_once(script, caplog):
+def test_a_later_failure_keeps_the_known_hosts(script, caplog):
     caplog.set_level(logging.WARNING, logger="tfcollective")
     logging.getLogger("tfcollective").propagate = True
     lists = []
@@ -146,12 +146,12 @@ def test_a_later_failure_leaves_the_hosts_and_is_said_once(script, caplog):
     assert "works again" in caplog.text
 
 
-def test_hosts_of_the_blacklist_are_left_out_and_words_are_arguments(script):
+def test_blacklisted_hosts_are_left_out(script):
     path = script('for host in "$@"; do echo $host; done')
     assert HostDiscovery([path, "a", "b", "c"], 3, ["b"]).ask() == (Host("a", 3), Host("c", 3))
 
 
-def test_closing_ends_a_script_that_hangs_for_a_script_that_hangs(script, tmp_path):
+def test_closing_ends_a_hanging_script(script, tmp_path):
     path = script(f"[ -e {tmp_path}/hang ] && touch {tmp_path}/hangs && sleep 1000", "echo a:1")
     with HostDiscovery([path], limits=OFTEN) as discovery:
         discovery.wait_for(1, 0.0)

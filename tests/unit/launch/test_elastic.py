@@ -71,7 +71,7 @@ def test_what_an_elastic_job_on_yarn_cannot_have(options, error, message):
         YarnLauncher().plan(JobSpec(("x",), 1, min_proc=1, **options))
 
 
-def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
+def test_the_workers_spec_may_set_the_minimum():
     specs = {"chief": TaskSpec(1, 1), "worker": TaskSpec(1, 1, instances=3, min_instances=1)}
     spec = JobSpec(("x",), 4, tasks=trainers_of(specs), task_specs=specs)
     assert (spec.min_proc, spec.bounds.smallest, spec.bounds.largest) == (2, 2, 4)
@@ -81,12 +81,12 @@ def test_the_spec_of_the_workers_may_say_how_few_ranks_are_enough():
 
 
 @pytest.mark.parametrize("options", [{"discovery": ("x",)}, {"blacklist": ("a",)}])
-def test_the_hosts_of_a_job_whose_agents_others_start_are_found_in_no_other_way(options):
+def test_joining_agents_exclude_other_host_sources(options):
     with pytest.raises(UnsupportedError, match="the hosts of this job are those whose agents join it"):
         JoinedLauncher().plan(JobSpec(("x",), 2, min_proc=1, platform={"agents": 2}, **options))
 
 
-def test_a_job_is_elastic_if_it_says_how_few_ranks_are_enough():
+def test_a_minimum_makes_a_job_elastic():
     assert JobSpec(("x",), 4).bounds is None
     assert JobSpec(("x",), 4, min_proc=2, elastic_timeout=7.0, op_timeout=9.0).bounds == Bounds(2, 4, 4, 7.0, 9.0)
 
@@ -100,17 +100,17 @@ def test_a_job_is_elastic_if_it_says_how_few_ranks_are_enough():
         ({"on_error": "end", "horovod_compat": True}, False),
     ],
 )
-def test_an_error_of_the_program_ends_the_job_unless_it_is_to_be_as_with_horovod(options, outlasts):
+def test_program_errors_end_a_job_by_default(options, outlasts):
     assert JobSpec(("x",), 2, min_proc=1, **options).bounds.outlasts_errors is outlasts
     assert JobSpec(("x",), 2, horovod_compat=True).bounds is None
 
 
-def test_a_job_grows_to_what_the_user_says_else_to_the_slots_that_a_script_names():
+def test_a_job_grows_to_maximum_or_slots():
     assert JobSpec(("x",), 2, min_proc=1, max_proc=5, reset_limit=7).bounds == Bounds(1, 2, 5, 600.0, 300.0, 7)
     assert JobSpec(("x",), 2, min_proc=1, discovery=("x",)).bounds.largest > 1 << 20
 
 
-def test_a_job_takes_the_slots_of_the_hosts_that_are_found_up_to_the_largest_world():
+def test_found_slots_are_used_to_the_maximum():
     spec = JobSpec(("x",), 2, min_proc=1, max_proc=4, discovery=("x",), tasks=(TaskKey("chief", 0), *workers(1)))
     found = spec.on(parse_hosts("a:3,b:3"))
     assert found.num_proc == 4
@@ -145,16 +145,16 @@ def test_hosts_of_the_blacklist_are_not_used():
         usable_hosts(parse_hosts("a:2"), ["a"])
 
 
-def test_a_script_may_name_other_hosts_than_this_one():
+def test_a_script_may_name_other_hosts():
     with pytest.raises(ConfigError, match="use the launcher 'ssh'"):
         LocalLauncher().plan(JobSpec(("x",), 1, min_proc=1, discovery=("x",)))
 
 
-def test_a_host_is_left_alone_for_longer_after_each_loss():
+def test_a_host_is_blocked_longer_each_time():
     assert [blocked_for(losses) for losses in (0, 1, 2, 3, 4, 20)] == [0.0, 0.0, 30.0, 60.0, 120.0, 3600.0]
 
 
-def test_hosts_that_are_all_this_machine_are_its_one_node(monkeypatch):
+def test_all_names_of_this_machine_are_one(monkeypatch):
     begun = []
     monkeypatch.setattr(local, "run_job_on", lambda provide, spec, plan, **options: begun.append((spec, plan)))
     LocalLauncher().run(JobSpec(("x",), 3, min_proc=1, hosts=parse_hosts("localhost:2,127.0.0.1:1")))

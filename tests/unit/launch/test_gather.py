@@ -35,7 +35,7 @@ def client():
         yield client
 
 
-def test_the_launcher_says_again_and_again_which_agents_have_not_come(client, monkeypatch, capsys):
+def test_the_launcher_keeps_naming_missing_agents(client, monkeypatch, capsys):
     monkeypatch.setattr("tfcollective._launch.nodes.gather.TIMING", replace(TIMING, remind=0.0))
     come(client, "a")
     with pytest.raises(RendezvousError):
@@ -72,7 +72,7 @@ def test_agents_that_have_died_do_not_count(client):
         gathered(client, ["", ""], FakeProvider(**JOINING), 0.3)
 
 
-def test_agents_that_give_no_sign_of_life_do_not_count(client):
+def test_silent_agents_do_not_count(client):
     come(client, "a")
     with pytest.raises(RendezvousError, match="here: none; gone again: a"):
         gathered(client, ["", ""], FakeProvider(**JOINING), 0.3, 0.0)  # no silence is short enough
@@ -80,7 +80,7 @@ def test_agents_that_give_no_sign_of_life_do_not_count(client):
     assert gathered(client, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]  # all are new to a new wait
 
 
-def test_agents_of_another_version_are_waited_past_where_others_may_come(client):
+def test_an_agent_of_another_version_is_skipped(client):
     (other,) = come(client, "a", version="0")
     come(client, "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["b"]
@@ -88,7 +88,7 @@ def test_agents_of_another_version_are_waited_past_where_others_may_come(client)
 
 
 @pytest.mark.parametrize("wrong", [{"slots": "two"}, {"ports": {}}, {"host": 7}])
-def test_an_agent_that_says_what_cannot_be_read_is_waited_past_where_others_may_come(client, wrong, capfd):
+def test_an_agent_with_unreadable_facts_is_skipped(client, wrong, capfd):
     odd = client.call(Enroll("o" * 32, {"name": "odd", "host": "odd", **wrong})).number
     come(client, "b")
     assert gathered(client, [""], FakeProvider(**JOINING)) == ["b"]
@@ -98,7 +98,7 @@ def test_an_agent_that_says_what_cannot_be_read_is_waited_past_where_others_may_
     assert "tfcollective: refused an agent on " in capfd.readouterr().err
 
 
-def test_a_node_that_says_what_cannot_be_read_ends_the_wait_where_none_can_take_its_place(client):
+def test_an_irreplaceable_node_with_unreadable_facts_fails(client):
     (good,) = come(client, "a")
     client.call(Enroll("o" * 32, {"name": "b", "host": "b", "slots": "two"}))
     with pytest.raises(LaunchError, match=r"not all hosts can take part:\n  what an agent says of its node"):
@@ -106,7 +106,7 @@ def test_a_node_that_says_what_cannot_be_read_ends_the_wait_where_none_can_take_
     assert "not all hosts can take part" in refusal(client, good)
 
 
-def test_an_agent_that_comes_later_and_cannot_be_read_is_refused_and_the_next_one_taken(client):
+def test_a_late_unreadable_agent_stops_no_other(client):
     found = []
     follower = threading.Thread(target=follow_arrivals, args=(client, (), found.append))
     follower.start()
@@ -118,7 +118,7 @@ def test_an_agent_that_comes_later_and_cannot_be_read_is_refused_and_the_next_on
     follower.join(within(60))
 
 
-def test_a_node_of_another_version_ends_the_wait_where_none_can_take_its_place(client):
+def test_an_irreplaceable_node_of_another_version_fails(client):
     (good,) = come(client, "a")
     come(client, "b", version="0")
     with pytest.raises(LaunchError, match="not all hosts can take part:\n  b has tfcollective 0"):
@@ -145,7 +145,7 @@ def test_nothing_is_left_of_agents_that_were_refused(client):
     until(lambda: {one.name for one in set(threading.enumerate()) - before} <= {"tfc-door", "tfc-coordinator"})
 
 
-def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, unsteady):
+def test_a_coordinators_short_outage_is_outlasted(client, unsteady):
     come(client, "a", "b")
     assert gathered(unsteady, ["", ""], FakeProvider(**JOINING)) == ["a", "b"]
     turn_away(unsteady, FakeProvider(**JOINING), all_enrolled(unsteady))
@@ -154,12 +154,12 @@ def test_a_coordinator_that_does_not_answer_for_a_while_is_outlasted(client, uns
         assert "this one is not needed" in refusal(client, late)
 
 
-def test_a_request_to_stop_ends_the_wait_for_a_coordinator_that_does_not_answer(client):
+def test_a_stop_ends_waiting_for_a_coordinator(client):
     client.wait = lambda *unused, **more: (_ for _ in ()).throw(CoordinatorUnreachableError("no answer"))
     assert gathered(client, [""], FakeProvider(**JOINING), stopped=lambda: True) == []
 
 
-def test_a_name_that_comes_twice_is_refused_and_waited_past(client):
+def test_a_repeated_name_is_refused_and_skipped(client):
     _, second = come(client, "worker-0", "worker-0x")
     client.call(Enroll("f" * 32, client.call(ListNodes(0, 0.0)).nodes[0].facts))
     with pytest.raises(RendezvousError, match=r"^1 of 2 containers came within 1\.5 s; missing: worker-1$"):
@@ -176,7 +176,7 @@ def test_a_node_that_ends_meanwhile_ends_the_wait(client):
         gathered(client, ["a", "b"], provider)
 
 
-def test_missing_nodes_are_reported_with_the_advice_of_the_provider(client):
+def test_missing_nodes_are_reported_with_advice(client):
     provider = FakeProvider(advice=". Open the firewall")
     with pytest.raises(RendezvousError, match=r"missing: b\. Open the firewall$"):
         gathered(client, ["b"], provider, 0.1)
@@ -188,7 +188,7 @@ def test_a_request_to_stop_ends_the_wait(client):
     assert gathered(client, ["a", "b"], FakeProvider(), stopped=lambda: time.monotonic() > began + 0.2) == ["a"]
 
 
-def test_those_that_are_here_in_time_may_be_enough(client, capfd):
+def test_enough_nodes_in_time_begin_the_job(client, capfd):
     come(client, "a")
     asked = []
 

@@ -27,7 +27,7 @@ def view(*codes):
     return JobView((*ended, *silent), None, initialised=True)
 
 
-def test_a_rank_whose_end_was_not_reported_is_not_a_success():
+def test_an_unreported_end_is_no_success():
     seen = view(0, None)
     exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
     outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen).message)
@@ -35,7 +35,7 @@ def test_a_rank_whose_end_was_not_reported_is_not_a_success():
     assert "no agent has reported how rank 1 (worker:1) ended" in render(outcome)
 
 
-def test_when_all_are_reported_there_is_nothing_to_say():
+def test_complete_reports_leave_nothing_to_say():
     assert _unreported(view(0, 3)) is None
 
 
@@ -43,13 +43,13 @@ def test_when_all_are_reported_there_is_nothing_to_say():
     ("codes", "initialised", "decision"),
     [((1, 127), False, Decision.FAIL), ((1, None), False, Decision.CONTINUE), ((1, 1), True, Decision.CONTINUE)],
 )
-def test_a_program_that_fails_everywhere_fails_the_job_while_it_runs(codes, initialised, decision):
+def test_a_program_failing_everywhere_fails_its_job(codes, initialised, decision):
     first = [TaskKey("worker", rank) for rank in range(len(codes))]
     seen = replace(view(*codes), initialised=initialised)
     assert judge(seen, first, Rules(elastic=True)).decision is decision
 
 
-def test_a_rank_that_left_in_order_and_one_of_an_earlier_world_do_not_fail_an_elastic_job():
+def test_leavers_and_former_members_fail_no_job():
     first = [TaskKey("worker", rank) for rank in range(3)]
     seen = replace(view(0, 9, 9), members=tuple(first[:1]), leavers={first[1]: "SIGTERM"})
     judged = judge(seen, first, Rules(elastic=True), ended=True)
@@ -65,7 +65,7 @@ def test_a_rank_that_left_in_order_and_one_of_an_earlier_world_do_not_fail_an_el
         (True, (0, 1), Decision.FAIL),  # in what the program does after training
     ],
 )
-def test_a_member_may_miss_the_end_of_a_training_that_rank_0_has_completed(trained, done, decision):
+def test_members_may_miss_a_completed_trainings_end(trained, done, decision):
     first = [TaskKey("worker", rank) for rank in range(2)]
     completed = frozenset(first[index] for index in done)
     seen = replace(view(0, 9), members=tuple(first), trained=trained, done=completed)

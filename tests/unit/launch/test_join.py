@@ -68,7 +68,7 @@ def test_the_key_is_private_and_goes_away(tmp_path):
         provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
 
 
-def test_a_key_that_is_there_is_used_and_stays(tmp_path, monkeypatch, capsys):
+def test_an_existing_key_is_used_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TFCOLLECTIVE_KEY", raising=False)
     path = tmp_path / "key"
     assert _given_key(str(path)) == (None, str(path))  # the launcher makes one
@@ -81,7 +81,7 @@ def test_a_key_that_is_there_is_used_and_stays(tmp_path, monkeypatch, capsys):
     assert f"the job key is the one in {path}, which was there already" in capsys.readouterr().err
 
 
-def test_a_key_file_that_others_may_read_or_have_written_is_refused(tmp_path):
+def test_a_key_file_open_to_others_fails(tmp_path):
     path = tmp_path / "key"
     path.write_text("ab" * 32)
     path.chmod(0o644)
@@ -101,7 +101,7 @@ def test_the_key_of_the_environment_is_used(monkeypatch, capsys):
     assert _given_key(None) == (None, None)
 
 
-def test_restarts_need_an_address_and_a_key_that_last(monkeypatch):
+def test_restarts_need_a_lasting_address_and_key(monkeypatch):
     for name in ("TFCOLLECTIVE_KEY", "TFCOLLECTIVE_KEY_FILE", "TFCOLLECTIVE_KEY_FD"):
         monkeypatch.delenv(name, raising=False)
 
@@ -128,20 +128,20 @@ def assigned(num_proc, *agents, least=1, share=1):
     return parts, {host.name: host.slots for host in made.hosts}
 
 
-def test_each_agent_has_the_slots_that_it_says_or_an_equal_share():
+def test_agents_have_stated_slots_or_equal_shares():
     parts, hosts = assigned(3, (1, "b", None), (2, "a", 1), share=2)
     assert parts == {"a": ["worker:0"], "b": ["worker:1", "worker:2"]}
     assert hosts == {"a": 1, "b": 2}
 
 
-def test_agents_on_one_host_are_hosts_of_their_own_also_those_without_a_rank():
+def test_agents_on_one_host_are_separate_hosts():
     parts, hosts = assigned(1, (1, "m", 1), (2, "m", 3), (3, "n", 1))
     assert parts == {"m (agent 1)": ["worker:0"], "m (agent 2)": [], "n": []}
     assert hosts == {"m (agent 1)": 1, "m (agent 2)": 3, "n": 1}
     assert JoinProvider("").machine("m (agent 2)") == JoinProvider("").machine("m") == "m"
 
 
-def test_a_job_may_begin_with_fewer_ranks_if_they_are_enough():
+def test_a_job_may_begin_with_enough_ranks():
     parts, hosts = assigned(4, (1, "a", 1), (2, "b", 1), least=2)
     assert parts == {"a": ["worker:0"], "b": ["worker:1"]}
     assert hosts == {"a": 1, "b": 1}
@@ -149,7 +149,7 @@ def test_a_job_may_begin_with_fewer_ranks_if_they_are_enough():
         assigned(4, (1, "a", 1), (2, "b", 1), least=3)
 
 
-def test_an_agent_that_comes_later_has_a_name_of_its_own():
+def test_a_later_agent_has_its_own_name():
     facts, slots = JoinProvider("", share=2).take_in(NodeFacts(number=7, host="a"))
     assert (facts.name, slots) == ("a (agent 7)", 2)
     assert JoinProvider("").take_in(NodeFacts(number=8, host="a", slots=3))[1] == 3

@@ -116,7 +116,7 @@ def test_a_node_that_has_come_is_waited_for(client, opened):
     assert node.facts.instance == "b-1"
 
 
-def test_a_node_on_a_machine_to_avoid_is_given_back_and_another_one_asked_for(client, opened):
+def test_an_avoided_machines_node_is_given_back(client, opened):
     cluster = Platform(client, "m1", "m1", "m2")
     _, answers = opened(cluster, Agents(), ["m1"])
     assert answers.get(timeout=within(20)).facts.instance == "b-3"
@@ -124,14 +124,14 @@ def test_a_node_on_a_machine_to_avoid_is_given_back_and_another_one_asked_for(cl
     assert "another machine than m1 is wanted" in refusal(client, cluster.numbers[0])
 
 
-def test_a_machine_to_avoid_is_taken_where_there_is_no_other(client, opened, caplog):
+def test_an_avoided_machine_is_a_last_resort(client, opened, caplog):
     cluster = Platform(client, *["m1"] * 9)
     _, answers = opened(cluster, Agents(), ["m1"])
     assert answers.get(timeout=within(40)).facts.instance == "b-4"
     assert "b is taken on m1 though ranks were lost there" in caplog.text
 
 
-def test_the_end_of_an_earlier_node_with_the_name_is_none_of_this_one(client, opened):
+def test_an_earlier_nodes_end_is_ignored(client, opened):
     cluster = Platform(client, "")
     late, answers = opened(cluster, Agents("b-0"))
     until(lambda: cluster.requested)
@@ -140,7 +140,7 @@ def test_the_end_of_an_earlier_node_with_the_name_is_none_of_this_one(client, op
     assert answers.get(timeout=within(20)).facts.instance == "b-1"
 
 
-def test_a_node_that_ends_before_its_agent_has_come_is_an_answer(client, opened):
+def test_an_early_end_is_an_answer(client, opened):
     cluster = Platform(client, "")
     late, answers = opened(cluster, Agents())
     until(lambda: cluster.requested)
@@ -170,21 +170,21 @@ def followed(client, made_on):
     return SimpleNamespace(late=late, agents=agents, arrived=arrived)
 
 
-def test_an_agent_that_comes_by_itself_is_taken_in_with_its_slots(client, followed):
+def test_a_joining_agent_brings_its_slots(client, followed):
     come(client, "b", slots=3)
     host, node = followed.arrived.get(timeout=within(20))
     assert host == Host("b", 3)
     assert followed.agents.added == [node]
 
 
-def test_one_of_another_version_is_refused_and_the_next_one_taken_in(client, followed):
+def test_an_agent_of_another_version_is_refused(client, followed):
     (number,) = come(client, "b", version="0.0.0")
     assert "b has tfcollective 0.0.0" in refusal(client, number)
     come(client, "c")
     assert followed.arrived.get(timeout=within(20))[0] == Host("c", 1)
 
 
-def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, made_on):
+def test_an_agent_that_has_gone_is_ignored(client, followed, made_on):
     """It may have come, and ended, before the job had begun: then the job does not know it, either."""
     agents, arrived = Agents(), queue.SimpleQueue()
     (number,) = come(client, "b")
@@ -197,7 +197,7 @@ def test_one_that_has_gone_again_is_none_of_the_jobs_hosts(client, followed, mad
     assert [node.facts.name for node in agents.added] == ["a", "c"]
 
 
-def test_one_that_was_killed_before_it_was_taken_in_counts_as_ended(client, made_on):
+def test_an_agent_killed_before_admission_has_ended(client, made_on):
     """It does not say so itself, and the coordinator would remember it for as long as the job runs."""
     late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
     late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
@@ -205,7 +205,7 @@ def test_one_that_was_killed_before_it_was_taken_in_counts_as_ended(client, made
     assert client.wait(end_key(number), timeout=within(20)) is not None
 
 
-def test_one_that_was_stopped_before_it_was_taken_in_may_come_again_when_it_goes_on(client, made_on):
+def test_an_agent_silent_before_admission_may_return(client, made_on):
     """It would wait for its first order until the start timeout, and could not take part."""
     late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
     late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
@@ -214,14 +214,14 @@ def test_one_that_was_stopped_before_it_was_taken_in_may_come_again_when_it_goes
     assert (order.refused, order.again) == ("it was silent for too long", True)
 
 
-def test_one_that_comes_when_the_job_is_over_is_refused(client, followed):
+def test_an_agent_after_the_job_is_refused(client, followed):
     followed.late.close()
     (number,) = come(client, "b")
     assert "the job is over" in refusal(client, number)
     assert followed.arrived.empty()
 
 
-def test_one_that_begins_when_all_others_have_ended_is_ended_too(client, followed):
+def test_an_agent_after_all_others_is_finished(client, followed):
     followed.agents.add = lambda node: False
     (number,) = come(client, "b")
     assert '"finish": {}' in refusal(client, number)

@@ -15,7 +15,7 @@ def test_everything_is_written_before_the_end():
         assert file.read() == b"x" * (1 << 20) + b"\n"
 
 
-def test_a_reader_that_does_not_read_delays_no_writer():
+def test_a_blocked_reader_delays_no_writer():
     reader, writer = os.pipe()
     lines = LineWriter(writer).start()
     for _ in range(3):

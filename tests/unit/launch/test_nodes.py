@@ -80,13 +80,13 @@ def test_a_node_whose_agent_failed():
     assert node(end("the agent was killed")).wait().message == "h2: the agent was killed"
 
 
-def test_of_several_failures_of_nodes_that_of_the_first_one_counts():
+def test_the_node_that_fell_silent_first_counts():
     """The first of which no sign of life came, not the first that was noticed."""
     early, late = node(SILENT), node(end("late"))
     assert "has not answered" in Agents([late, early]).wait(lambda: False).message
 
 
-def test_a_node_that_is_silent_is_lost_and_released():
+def test_a_silent_node_is_lost_and_released():
     one = node(SILENT)
     failure = one.wait()
     assert "the host h2 (10.0.0.2) has not answered for 15 s" in failure.message
@@ -96,13 +96,13 @@ def test_a_node_that_is_silent_is_lost_and_released():
 
 
 @pytest.mark.parametrize("takes_nodes", [True, False])
-def test_a_provider_may_know_why_a_node_is_silent(takes_nodes):
+def test_a_provider_may_explain_a_silent_node(takes_nodes):
     one = node(SILENT, how="was ended (it took too much memory)", takes_nodes=takes_nodes)
     assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
     assert one.lost == takes_nodes
 
 
-def test_a_node_that_has_gone_has_had_its_say_before():
+def test_a_nodes_own_report_precedes_the_platforms():
     one = node()
     one.look()
     assert one._client.stored is None  # nothing has happened
@@ -116,7 +116,7 @@ def test_a_node_that_has_gone_has_had_its_say_before():
     assert other.wait().message == "h2: out of memory"
 
 
-def test_events_during_an_outage_of_the_coordinator_are_reported_later():
+def test_events_during_an_outage_are_reported_later():
     one = node()
     one.went(Went("h2", "was killed by SIGKILL"))
     get, failures = one._client.get, [CoordinatorError("one slow answer")]
@@ -154,14 +154,14 @@ def given_work(one, finished):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_node_that_falls_silent_after_its_work_is_not_lost(finished):
+def test_silence_after_the_work_is_no_loss(finished):
     one = given_work(node(SILENT), finished)
     assert (one.wait() is None) == finished
     assert one.lost != finished
     assert one.provider.released == ["h2"]
 
 
-def test_a_node_that_has_been_given_no_process_yet_has_not_finished():
+def test_a_node_without_a_process_is_unfinished():
     one = node(SILENT)
     one.begin(job_of(lambda tasks: True), (), "python")
     assert "has not answered" in one.wait().message
@@ -173,7 +173,7 @@ def test_a_node_that_has_been_given_no_process_yet_has_not_finished():
     assert not one.silent
 
 
-def test_a_node_is_lost_also_if_it_is_unknown_whether_its_work_was_done():
+def test_a_node_of_unknown_progress_is_lost():
     def unknown(tasks):
         raise CoordinatorError("the coordinator does not answer")
 
@@ -186,7 +186,7 @@ SIGNALLED = end(signal="SIGTERM")
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_node_that_is_ended_after_its_work_was_not_taken_away(finished):
+def test_ending_after_the_work_is_no_loss(finished):
     """A platform asks with SIGTERM first: the agent may end its ranks in order without having been asked to."""
     one = given_work(node(SIGNALLED, takes_nodes=True), finished)
     failure = one.wait()
@@ -200,19 +200,19 @@ def test_the_platform_may_know_more_than_the_signal():
     assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
 
 
-def test_where_nodes_stay_a_signal_to_an_agent_is_a_matter_of_its_ranks():
+def test_a_signal_to_lasting_nodes_concerns_ranks():
     one = node(SIGNALLED, how="asked")
     assert one.wait() is None
     assert not one.lost
 
 
-def test_a_node_is_given_as_long_as_the_job_says():
+def test_a_node_is_lost_after_host_timeout():
     one = given_work(node(SILENT), finished=False)
     assert "has not answered for 60 s" in one.wait().message
     assert decode(one.lines[0], AgentConfig, "it").lost_after == 60.0
 
 
-def test_a_node_that_is_given_up_is_to_end_should_it_come_back():
+def test_an_abandoned_node_is_ordered_to_end():
     """Its agent may have been stopped: nothing else would tell it that the job goes on without it."""
     one = given_work(node(SILENT), finished=False)
     assert one.wait() is not None
@@ -222,7 +222,7 @@ def test_a_node_that_is_given_up_is_to_end_should_it_come_back():
     assert len(well.lines) == 1
 
 
-def test_an_agent_of_this_machine_is_given_what_it_would_look_for():
+def test_a_local_agent_gets_the_launchers_findings():
     one = given_work(node(local=True), finished=False)
     config = decode(one.lines[0], AgentConfig, "it")
     assert (config.scratch_dir, config.placed, config.lost_after) == ("/s", True, None)
@@ -284,7 +284,7 @@ def test_each_node_is_asked_once_however_many_fail():
     assert first.lines == []
 
 
-def test_a_request_is_passed_on_once_and_ctrl_c_again():
+def test_requests_pass_once_and_ctrl_c_again():
     one = Runs()
     agents = Agents([one])
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
@@ -292,7 +292,7 @@ def test_a_request_is_passed_on_once_and_ctrl_c_again():
     assert one.asked == [StopCommand(signal.SIGTERM), StopCommand(signal.SIGINT)]
 
 
-def test_a_signal_for_the_program_is_passed_on_each_time():
+def test_every_signal_for_the_program_is_passed():
     one = node(end())
     agents = Agents([one])
     for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):
@@ -304,7 +304,7 @@ def test_a_signal_for_the_program_is_passed_on_each_time():
     ]
 
 
-def test_after_a_request_the_ends_of_nodes_ask_for_nothing():
+def test_after_a_request_ending_nodes_ask_nothing():
     nodes = [Runs(0.02 * number) for number in range(4)]
     agents = Agents(nodes)
     agents.stop(signal.SIGTERM)
@@ -312,14 +312,14 @@ def test_after_a_request_the_ends_of_nodes_ask_for_nothing():
     assert [one.asked for one in nodes] == [[StopCommand(signal.SIGTERM)]] * 4
 
 
-def test_when_one_node_is_lost_the_others_are_stopped():
+def test_one_lost_node_stops_the_others():
     lost, other = node(SILENT), Runs()
     assert "has not answered" in Agents([lost, other]).wait(lambda: False).message
     assert other.asked == [StopCommand(signal.SIGTERM, StopCause.ELSEWHERE)]
     assert len(lost.lines) == 1  # should it come back
 
 
-def test_a_lost_node_of_auxiliary_tasks_stops_no_rank_and_is_named():
+def test_a_lost_auxiliary_node_stops_no_rank():
     silent, lost, other = node(end()), node(SILENT), node(end())
     agents = Agents([other], [silent, lost])
     assert agents.wait(lambda: False) is None

@@ -26,7 +26,7 @@ for stream in ("stdout", "stderr"):
 """
 
 
-def test_what_a_node_and_its_children_print_is_kept_and_sent():
+def test_output_of_a_nodes_children_is_sent():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     kept, _, sent = done.stdout.partition("|after\n")
     assert kept == "ours\na child"
@@ -51,14 +51,14 @@ os.write(2, b"%d" % len(client.sent))
 """
 
 
-def test_a_full_disk_holds_up_no_process_and_the_submitter_sees_all():
+def test_a_full_disk_blocks_no_process():
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-c", FULL]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
     assert done.stderr == "300000"
 
 
-def test_pieces_of_one_stream_are_gathered_and_the_order_stays():
+def test_pieces_of_one_stream_are_joined():
     box = Outbox("n", 1000)
     for stream, data in (("stdout", b"a\n"), ("stdout", b"b\n"), ("stderr", b"c\n"), ("stdout", b"d\n")):
         box.add(stream, data)
@@ -72,7 +72,7 @@ def test_pieces_of_one_stream_are_gathered_and_the_order_stays():
     assert box.take(0) is None
 
 
-def test_what_has_no_room_is_left_out_and_that_is_said():
+def test_output_without_room_is_reported_as_omitted():
     box = Outbox("n", 10)
     box.add("stdout", b"12345678\n")
     box.add("stdout", b"too long\n")

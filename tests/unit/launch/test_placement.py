@@ -15,22 +15,22 @@ def on(*slots):
     return {TaskKey("worker", index): Slot(*slot) for index, slot in enumerate(slots)}
 
 
-def test_slots_are_filled_host_by_host_up_to_the_largest_world():
+def test_slots_are_filled_host_by_host():
     assert next_changes([A, B], 3, {}).start == (Slot("a", 0), Slot("a", 1), Slot("b", 0))
     assert next_changes([A, B], 3, on(("b", 1))).start == (Slot("a", 0), Slot("a", 1))
     assert next_changes([A, B], 2, on(("b", 0), ("b", 1))) == Changes()
 
 
-def test_nothing_is_started_on_a_blocked_host_while_what_runs_there_stays():
+def test_a_blocked_host_keeps_its_running_ranks():
     assert next_changes([A, B], 4, on(("a", 0)), blocked={"a"}).start == (Slot("b", 0), Slot("b", 1))
 
 
-def test_a_slot_that_was_given_up_is_left_alone_and_others_are_used():
+def test_a_given_up_slot_is_left_empty():
     assert next_changes([A, B], 2, on(("a", 1)), given_up={Slot("a", 0)}).start == (Slot("b", 0),)
     assert next_changes([A], 2, on(("a", 1)), given_up={Slot("a", 0)}) == Changes()
 
 
-def test_the_highest_slots_of_a_host_leave_and_are_not_filled_before_they_have():
+def test_the_highest_slots_of_hosts_leave_first():
     running = on(("a", 0), ("b", 0), ("b", 1), ("b", 2))
     changes = next_changes([Host("a", 1), Host("b", 1)], 4, running)
     assert changes == Changes(leave=workers(4)[2:])
@@ -42,7 +42,7 @@ def test_one_that_leaves_makes_room_for_another():
     assert next_changes([Host("a", 1), Host("c", 1)], 2, running).start == (Slot("c", 0),)
 
 
-def test_the_first_member_stays_while_others_start_that_take_over():
+def test_the_first_member_stays_while_others_start():
     running = on(("a", 0), ("a", 1), ("b", 0))
     members = [TaskKey("worker", 1), TaskKey("worker", 0)]
     assert next_changes([B], 3, running, members=members).leave == (TaskKey("worker", 0),)
@@ -68,7 +68,7 @@ class CountedTask(TaskKey):
         return super().__eq__(other)
 
 
-def test_the_cost_of_a_decision_does_not_grow_with_the_square_of_the_ranks():
+def test_the_cost_of_deciding_is_not_quadratic():
     ranks = 300
     CountedTask.compared = 0
     running = {CountedTask("worker", index): Slot(f"host-{index // 8}", index % 8) for index in range(ranks)}
@@ -82,7 +82,7 @@ HOSTS = st.lists(st.builds(Host, st.sampled_from("abcd"), st.integers(1, 3)), ma
 
 
 @given(first=HOSTS, later=HOSTS, most=st.integers(2, 8), data=st.data())
-def test_whatever_ran_the_job_comes_to_have_what_its_hosts_have_slots_for(first, later, most, data):
+def test_every_history_ends_with_filled_slots(first, later, most, data):
     """Ranks end, are asked to leave and join in some order: in the end there is one in each slot, or the most."""
     running, leaving, members, count = {}, set(), [], 0
     for hosts in (first, later):
@@ -127,7 +127,7 @@ def fails(blocks, host, now, trained=0.0):
     return blocks.failed(host, now, started=now - 0.5, trained=trained)
 
 
-def test_a_host_is_blocked_for_longer_after_each_failure():
+def test_a_host_is_blocked_longer_each_time():
     blocks = Blocks()
     assert (fails(blocks, "a", 1.0), blocks.blocked(1.0), blocks.next_end()) == (0.0, frozenset(), None)
     assert (fails(blocks, "a", 2.0), fails(blocks, "b", 3.0)) == (30.0, 0.0)
@@ -136,12 +136,12 @@ def test_a_host_is_blocked_for_longer_after_each_failure():
     assert (fails(blocks, "a", 40.0), blocks.failures("a"), blocks.failures("b")) == (60.0, 3, 1)
 
 
-def test_a_whole_host_that_fails_is_blocked_at_once():
+def test_a_wholly_failed_host_is_blocked_immediately():
     blocks = Blocks()
     assert [blocks.lost("a", 0.0) for _ in range(3)] == [30.0, 60.0, 120.0]
 
 
-def test_processes_that_were_started_before_the_first_of_them_failed_count_once():
+def test_processes_started_together_fail_once():
     blocks = Blocks(proven=10.0)
     assert [blocks.failed("a", now, started=0.0, trained=3.0) for now in (1.0, 2.0, 60.0)] == [0.0] * 3
     assert blocks.failures("a") == 1
@@ -149,13 +149,13 @@ def test_processes_that_were_started_before_the_first_of_them_failed_count_once(
     assert [blocks.failed("a", now, started=61.0, trained=0.0) for now in (62.0, 63.0)] == [30.0, 0.0]
 
 
-def test_one_that_has_trained_for_long_is_no_failure_of_its_host_and_ends_the_row():
+def test_long_training_clears_failures_of_a_host():
     blocks = Blocks(proven=10.0)
     assert [fails(blocks, "a", number, trained=9.9) for number in (1.0, 2.0)] == [0.0, 30.0]
     assert (fails(blocks, "a", 20.0, trained=10.0), blocks.failures("a")) == (0.0, 0)
     assert fails(blocks, "a", 22.0) == 0.0
 
 
-def test_the_user_may_say_how_long_hosts_are_blocked_after_any_failure():
+def test_the_user_may_set_the_blocking_times():
     blocks = Blocks((5.0, 18.0))
     assert [fails(blocks, "a", now, trained=1000.0) for now in (1.0, 2.0, 3.0, 4.0)] == [5.0, 10.0, 18.0, 18.0]

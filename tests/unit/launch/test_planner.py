@@ -103,7 +103,7 @@ def test_what_a_process_finds_that_joins_later():
     }
 
 
-def test_a_process_that_joins_later_is_like_the_one_of_its_slot_else_like_the_first():
+def test_a_later_process_resembles_its_slots_first():
     spec = JobSpec(("python", "x.py"), 2, min_proc=1, hosts=parse_hosts("h1:2"))
     began = plan_hosts(spec, share_out(spec.hosts, 2), {})
     began.workers[1].env["OF_THE_SLOT"] = "yes"
@@ -160,6 +160,6 @@ def test_a_job_that_makes_no_sense_is_refused(fields):
         ({"env": {"": "x"}}, "'' cannot be the name"),
     ],
 )
-def test_what_no_rank_can_use_is_refused_before_anything_starts(fields, text):
+def test_options_useless_to_ranks_are_refused(fields, text):
     with pytest.raises(ConfigError, match=text):
         JobSpec(("true",), **{"num_proc": 2, **fields})

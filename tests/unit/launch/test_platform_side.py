@@ -76,19 +76,19 @@ def heard():
         yield numbers
 
 
-def test_the_submitters_signals_come_after_an_answer_that_was_lost(heard):
+def test_signals_arrive_after_a_lost_answer(heard):
     first, second = Entry(signal.SIGINT, 1), Entry(signal.SIGTERM, 1)
     client = Forgetful(first, None, CoordinatorError("another"), second, CoordinatorError("ended"))
     platform_side._relay_signals(client)
     assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
-def test_the_submitters_end_is_noticed_after_an_answer_that_was_lost(heard):
+def test_a_submitters_end_survives_a_lost_answer(heard):
     platform_side._watch_submitter(Forgetful(CoordinatorError("another"), None))
     assert heard == [signal.SIGHUP]
 
 
-def test_a_submitter_that_has_seen_the_end_is_missed_no_longer(heard):
+def test_an_informed_submitter_may_leave(heard):
     platform_side._watch_submitter(Forgetful(Entry(True, 1)))
     assert heard == []
 
@@ -123,7 +123,7 @@ def losing(times, name):
     return Losing
 
 
-def test_a_signal_that_could_not_be_passed_on_is_passed_on_later(server, client, key):
+def test_an_undelivered_signal_is_passed_on_later(server, client, key):
     with HostedClient(str(server.endpoint), key, client=losing(2, STOP)) as submitter:
         submitter.stop(signal.SIGTERM)
         assert client.wait(item_key(STOP, 0), timeout=within(20)).value == signal.SIGTERM
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_the_fetching_of_results(client, follower):
     assert (outcome.stopped_by, outcome.results) == (signal.SIGTERM, {})
 
 
-def test_output_that_cannot_be_shown_as_it_is_ends_nothing():
+def test_unprintable_output_ends_nothing():
     letters = io.BytesIO()
     terminal = io.TextIOWrapper(letters, "latin-1")
     output_relay._show(terminal, "\N{CHECK MARK} done\n")
@@ -200,7 +200,7 @@ def test_results_that_cannot_be_fetched_are_missed(client, follower):
         submitter.follow(PLAN, lambda: None, (), results=True)
 
 
-def test_results_of_a_job_that_failed_are_not_fetched(client, follower):
+def test_a_failed_jobs_results_are_not_fetched(client, follower):
     submitter = follower(losing(1000, "result/worker:0"))
     failed = HostedOutcome(JobOutcome((ExitRecord("worker:0", 0, "n", 7, 3, None, 1.0),), initialised=True), ())
     client.put_blob(OUTCOME, encode(failed))
@@ -216,7 +216,7 @@ def test_a_report_may_be_larger_than_a_message(client, submitter):
 
 
 @pytest.mark.parametrize("earlier", [[], [signal.SIGINT]])
-def test_a_coordinator_that_neither_answers_nor_is_known_to_the_platform_is_given_up(server, follower, earlier):
+def test_an_unknown_silent_coordinator_is_given_up(server, follower, earlier):
     """YARN forgets its applications when a ResourceManager without recovery is started again."""
     server.close()
     limit = {"job_lost_after_signal" if earlier else "job_lost": 0.5}
@@ -226,19 +226,19 @@ def test_a_coordinator_that_neither_answers_nor_is_known_to_the_platform_is_give
     assert outcome.stopped_by == (earlier[0] if earlier else None)
 
 
-def test_a_launcher_that_does_not_answer_is_left_when_the_platform_starts_another_one(server, submitter):
+def test_a_silent_launcher_is_left_for_another(server, submitter):
     server.close()
     with pytest.raises(LauncherLostError) as caught:
         submitter.follow(PLAN, lambda: None, (), results=True, earlier=[signal.SIGINT], replaced=lambda: True)
     assert caught.value.received == (signal.SIGINT,)
 
 
-def test_a_launcher_that_answers_is_followed_whatever_the_platform_says(client, submitter):
+def test_an_answering_launcher_is_followed_regardless(client, submitter):
     client.put_blob(OUTCOME, encode(WELL))
     assert submitter.follow(PLAN, lambda: None, (), results=False, replaced=lambda: True).outcome == WELL.outcome
 
 
-def test_ranks_know_how_often_the_platform_has_started_the_launcher_of_their_job():
+def test_ranks_know_how_often_their_launcher_restarted():
     spec = JobSpec(("a",), 2, log_dir="/logs", max_restarts=2)
     hosted = HostedJob("job", new_key(), spec, plan_local(spec, cores=2, environ={}), "python", 60.0, True)
     again = started_again(hosted, ["lost", "lost again"])
@@ -248,7 +248,7 @@ def test_ranks_know_how_often_the_platform_has_started_the_launcher_of_their_job
     assert HostedJob.from_bytes(again.to_bytes(), b"").earlier == again.earlier
 
 
-def test_a_coordinator_that_hears_the_submitter_is_not_given_up(client, follower):
+def test_a_coordinator_hearing_the_submitter_is_kept(client, follower):
     """Answers to other questions may get lost."""
     submitter = follower(losing(4, OUTCOME), heartbeat=0.1, job_lost=1.0)  # for longer than a second
     client.put_blob(OUTCOME, encode(WELL))
@@ -271,7 +271,7 @@ class Attentive:
             raise CoordinatorError("one slow answer")
 
 
-def test_the_submitter_has_time_as_long_as_it_lives():
+def test_a_living_submitter_has_unlimited_time():
     client = Attentive()
     platform_side._tell(Channel(client), WELL, followed=True)
     assert client.asked == 2

@@ -150,7 +150,7 @@ def started(node):
     return [task for task, _, _ in node.started]
 
 
-def test_a_lost_rank_is_replaced_and_the_new_one_ended_with_training_though_its_start_is_not_reported(began):
+def test_a_replacement_ends_with_the_training(began):
     one = began(("a", 2))
     one.job.ends("worker:1", 3)
     until(lambda: one.nodes["a"].started == [("worker:2", 1, 2)])
@@ -161,7 +161,7 @@ def test_a_lost_rank_is_replaced_and_the_new_one_ended_with_training_though_its_
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_end_of_an_auxiliary_task_is_neither_a_loss_nor_the_end_of_training(began, code):
+def test_an_auxiliary_tasks_end_changes_no_training(began, code):
     one = began(("a", 2), auxiliary=True)
     one.job.ends("evaluator:0", code)
     one.job.ends("worker:1", 3)
@@ -169,21 +169,21 @@ def test_the_end_of_an_auxiliary_task_is_neither_a_loss_nor_the_end_of_training(
     assert not one.nodes["a"].finished
 
 
-def test_agents_end_also_if_no_rank_can_be_replaced_any_longer(began):
+def test_agents_end_without_further_replacements(began):
     one = began(("a", 2))
     del one.job.failed
     one.job.ends("worker:1", 3)
     until(lambda: one.nodes["a"].finished)
 
 
-def test_the_end_of_the_job_waits_for_no_news_of_ranks(began):
+def test_the_end_does_not_wait_for_news(began):
     job = Job(2)
     with Reconciler(job, {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}, [Host("a", 2)], Opener()):
         pass
     assert job.exits.empty()  # it was woken by what is put there at the end
 
 
-def test_new_slots_get_a_rank_each_and_new_hosts_an_agent_first(began):
+def test_new_slots_get_ranks_new_hosts_agents(began):
     one = began(("a", 1), max_proc=4)
     one.it.found([Host("a", 2), Host("b", 3)])
     until(lambda: one.nodes["a"].started == [("worker:1", 1, 2)])
@@ -198,7 +198,7 @@ def test_new_slots_get_a_rank_each_and_new_hosts_an_agent_first(began):
     )
 
 
-def test_what_starts_and_leaves_because_of_one_change_of_the_hosts_carries_its_number(began):
+def test_consequences_of_one_change_carry_its_number(began):
     one = began(("a", 2), max_proc=9)
     one.it.found([Host("a", 1), Host("b", 2), Host("c", 1)])
     b = one.opener.comes("b")
@@ -211,7 +211,7 @@ def test_what_starts_and_leaves_because_of_one_change_of_the_hosts_carries_its_n
     assert [order.change for order in one.nodes["a"].orders] == [1]
 
 
-def test_slots_that_are_gone_are_left_in_order_and_no_loss(began):
+def test_removed_slots_are_left_in_order(began):
     one = began(("a", 1), ("b", 3))
     one.it.found([Host("a", 1), Host("b", 1)])
     b = one.nodes["b"]
@@ -223,7 +223,7 @@ def test_slots_that_are_gone_are_left_in_order_and_no_loss(began):
     assert not one.nodes["a"].finished
 
 
-def test_the_agent_of_a_host_that_is_gone_ends_and_another_one_is_started_when_the_host_is_back(began):
+def test_a_returning_host_gets_a_new_agent(began):
     one = began(("a", 1), ("b", 1))
     one.it.found([Host("a", 1)])
     b = one.nodes["b"]
@@ -238,7 +238,7 @@ def test_the_agent_of_a_host_that_is_gone_ends_and_another_one_is_started_when_t
     until(lambda: started(again) == ["worker:2"])
 
 
-def test_the_last_member_stays_until_one_on_a_new_host_is_in_the_world(began):
+def test_the_last_member_stays_until_another_trains(began):
     one = began(("a", 2), max_proc=2)
     one.it.found([Host("b", 2)])
     a = one.nodes["a"]
@@ -256,7 +256,7 @@ def test_the_last_member_stays_until_one_on_a_new_host_is_in_the_world(began):
     until(lambda: a.asked == ["worker:1", "worker:0"])
 
 
-def test_what_a_lost_host_had_is_started_where_there_are_free_slots(began):
+def test_a_lost_hosts_ranks_use_free_slots(began):
     one = began(("a", 1), ("b", 1))
     one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])  # two at most are wanted: c is spare
     b = one.nodes["b"]
@@ -268,7 +268,7 @@ def test_what_a_lost_host_had_is_started_where_there_are_free_slots(began):
     assert "b" not in one.opener.wanted  # for the time being
 
 
-def test_a_host_whose_agent_does_not_come_is_left_alone_for_a_while(began):
+def test_a_host_whose_agent_fails_is_avoided(began):
     one = began(("a", 1), max_proc=2, cooldown_range=(3600, 3600))
     one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
     one.opener.comes("b", "ssh cannot connect")
@@ -277,7 +277,7 @@ def test_a_host_whose_agent_does_not_come_is_left_alone_for_a_while(began):
     assert "b" not in one.opener.wanted
 
 
-def test_that_too_few_ranks_are_left_is_said_once(began, caplog):
+def test_too_few_ranks_are_reported_once(began, caplog):
     made = began(("a", 1), ("b", 1), min_proc=2, cooldown_range=(60, 60), elastic_timeout=7)
     made.job.ends("worker:1", 1)
     said = "ranks left: 1 of at least 2: training stands still, and the job ends if no others have come within 7 s"
@@ -288,7 +288,7 @@ def test_that_too_few_ranks_are_left_is_said_once(began, caplog):
     assert caplog.text.count("ranks left") == 1
 
 
-def test_a_host_is_tried_again_when_its_time_is_over(began):
+def test_a_host_is_retried_after_its_cooldown(began):
     one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
     one.it.found([Host("a", 1), Host("b", 1)])
     one.opener.comes("b", "ssh cannot connect")
@@ -296,7 +296,7 @@ def test_a_host_is_tried_again_when_its_time_is_over(began):
     until(lambda: started(b) == ["worker:1"])
 
 
-def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
+def test_an_agent_stopping_ranks_gets_no_more(began):
     one = began(("a", 1), ("b", 1))
     a, b = one.nodes.values()
     one.job.ends("worker:1", None, reason=ExitReason.STOPPED)  # a platform has asked the agent on b to end
@@ -306,7 +306,7 @@ def test_ranks_that_their_agent_stops_end_the_replacing_nowhere_else(began):
     assert not a.finished
 
 
-def test_who_leaves_because_a_platform_says_so_is_replaced_only_once_its_slot_has_been_gone(began):
+def test_a_preempted_slot_is_refilled_once_back(began):
     one = began(("a", 1), ("b", 1), max_proc=3)
     one.job.leaves("worker:1")
     one.it.found([Host("a", 2), Host("b", 1)])
@@ -321,14 +321,14 @@ def test_who_leaves_because_a_platform_says_so_is_replaced_only_once_its_slot_ha
     until(lambda: started(again) == ["worker:3"])
 
 
-def test_nothing_is_started_once_all_are_asked_to_end(began):
+def test_nothing_starts_after_all_must_end(began):
     one = began(("a", 2), stopping=lambda: True)
     one.job.ends("worker:1", None, reason=ExitReason.STOPPED)
     until(lambda: one.nodes["a"].finished)
     assert not started(one.nodes["a"])
 
 
-def test_an_agent_that_comes_when_training_is_over_is_sent_away(began):
+def test_an_agent_after_training_is_sent_away(began):
     one = began(("a", 1), max_proc=2)
     one.it.found([Host("a", 1), Host("b", 1)])
     until(lambda: "b" in one.opener.wanted)
@@ -339,7 +339,7 @@ def test_an_agent_that_comes_when_training_is_over_is_sent_away(began):
     assert not started(b)
 
 
-def test_a_spare_is_made_once_all_ranks_of_the_node_train(began):
+def test_a_spare_follows_once_all_ranks_train(began):
     made = began(("a", 2))
     node = made.nodes["a"]
     made.job.view.members = ()
@@ -353,7 +353,7 @@ def test_a_spare_is_made_once_all_ranks_of_the_node_train(began):
 
 
 @pytest.mark.parametrize("options", [{"modules": ()}, {"modules": ("tensorflow",), "warm_spares": False}])
-def test_there_is_no_spare_where_nothing_slow_is_imported_or_none_is_wanted(began, options):
+def test_a_spare_is_made_only_where_useful(began, options):
     modules = options.pop("modules")
     made = began(("a", 2), **options)
     node = made.nodes["a"]
@@ -366,7 +366,7 @@ def test_there_is_no_spare_where_nothing_slow_is_imported_or_none_is_wanted(bega
     assert not node.prepared
 
 
-def test_nothing_is_started_while_rank_0_has_completed_the_training(began):
+def test_nothing_starts_while_rank_0_has_completed(began):
     made = began(("a", 2))
     made.job.view.trained = True
     made.job.ends("worker:1", 3)
@@ -377,7 +377,7 @@ def test_nothing_is_started_while_rank_0_has_completed_the_training(began):
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_what_leaves_when_the_job_is_stopped_is_not_said_to_leave_in_order(began, stopped, caplog):
+def test_leaving_a_stopped_job_is_not_orderly(began, stopped, caplog):
     made = began(("a", 2), stopping=lambda: stopped)
     made.job.leaves("worker:1")
     made.job.leaves("worker:0")
@@ -385,7 +385,7 @@ def test_what_leaves_when_the_job_is_stopped_is_not_said_to_leave_in_order(began
     assert ("worker:1 has left in order" in caplog.text) is not stopped
 
 
-def test_nothing_is_replaced_once_rank_0_has_completed_the_training(began):
+def test_nothing_is_replaced_after_rank_0_completed(began):
     made = began(("a", 2))
     made.job.view.trained = True
     made.job.ends("worker:1", 3)
@@ -400,7 +400,7 @@ def joined(generation, task, seconds_ago):
     return WorldChange(generation, 2, (), (TaskKey.parse(task),), 0.0, at=time.monotonic() - seconds_ago)
 
 
-def test_ranks_that_have_trained_for_long_are_replaced_at_once_however_many_are_lost(began):
+def test_ranks_with_long_training_are_replaced_immediately(began):
     made = began(("a", 2))
     made.job.view.durations[TaskKey("worker", 1)] = 60.0
     made.job.ends("worker:1", 3)
@@ -413,7 +413,7 @@ def test_ranks_that_have_trained_for_long_are_replaced_at_once_however_many_are_
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0])
-def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_blocked(began, caplog, seconds):
+def test_a_host_of_early_ends_is_blocked(began, caplog, seconds):
     made = began(("a", 2))
     made.job.ends("worker:1", 3)
     node = made.nodes["a"]
@@ -425,7 +425,7 @@ def test_a_host_on_which_ranks_end_before_or_soon_after_they_have_joined_is_bloc
     assert started(node) == ["worker:2"]
 
 
-def test_a_host_on_which_ranks_raise_errors_is_blocked_however_long_they_have_trained(began, caplog):
+def test_a_host_whose_ranks_raise_is_blocked(began, caplog):
     made = began(("a", 2), on_error="replace")
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
     made.job.view.durations[TaskKey("worker", 1)] = 60.0
@@ -438,7 +438,7 @@ def test_a_host_on_which_ranks_raise_errors_is_blocked_however_long_they_have_tr
     assert started(node) == ["worker:2"]
 
 
-def test_all_agents_end_though_a_slot_was_left_empty_when_rank_0_had_completed_the_training(began):
+def test_an_empty_slot_keeps_no_agent(began):
     made = began(("a", 1), ("b", 1))
     made.job.view.trained = True
     made.job.ends("worker:1", 3)
@@ -446,7 +446,7 @@ def test_all_agents_end_though_a_slot_was_left_empty_when_rank_0_had_completed_t
     until(lambda: made.nodes["b"].finished)
 
 
-def test_a_host_that_is_lost_before_it_has_started_a_process_is_tried_again(began, caplog):
+def test_a_host_lost_before_starting_is_retried(began, caplog):
     made = began(("a", 1), ("b", 1))
     made.job.ends("worker:1", 3)
     b = made.nodes["b"]
@@ -457,7 +457,7 @@ def test_a_host_that_is_lost_before_it_has_started_a_process_is_tried_again(bega
     until(lambda: "b has lost its agent: nothing is started there for 30 s" in caplog.text)
 
 
-def test_nothing_is_started_on_a_host_that_is_being_taken_away(began):
+def test_nothing_starts_on_a_preempted_host(began):
     made = began(("a", 1), ("b", 1), max_proc=4)
     made.it.found([Host("a", 1), Host("b", 3), Host("c", 1)])
     b = made.nodes["b"]
@@ -476,7 +476,7 @@ def test_nothing_is_started_on_a_host_that_is_being_taken_away(began):
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
-def test_a_rank_that_was_asked_to_leave_may_end_in_any_way(began, code):
+def test_a_leaving_rank_may_end_anyhow(began, code):
     made = began(("a", 2))
     made.it.found([Host("a", 1)])
     until(lambda: made.nodes["a"].asked == ["worker:1"])
@@ -485,7 +485,7 @@ def test_a_rank_that_was_asked_to_leave_may_end_in_any_way(began, code):
     until(lambda: started(made.nodes["a"]) == ["worker:2"])
 
 
-def test_what_no_agent_has_started_at_the_end_is_said_to_be_so():
+def test_tasks_no_agent_started_are_reported():
     job = Job(2)
     node = Node("a")
     slots = {task: (node, Slot("a", number)) for number, task in enumerate(workers(2))}
@@ -514,7 +514,7 @@ def goes(made, name):
     made.it.gone(node)
 
 
-def test_a_lost_container_is_asked_for_again_at_once(began):
+def test_a_lost_container_is_requested_again_immediately(began):
     made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m1")
     made.nodes["b"].tasks = [TaskKey("worker", 1)]
     goes(made, "b")
@@ -523,7 +523,7 @@ def test_a_lost_container_is_asked_for_again_at_once(began):
     assert made.opener.avoid() == frozenset()
 
 
-def test_a_container_whose_machine_is_silent_is_wanted_elsewhere(began, caplog):
+def test_a_silent_machine_is_avoided(began, caplog):
     made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m2")
     made.nodes["b"].silent = True
     goes(made, "b")
@@ -535,7 +535,7 @@ def test_a_container_whose_machine_is_silent_is_wanted_elsewhere(began, caplog):
     until(lambda: started(again) == ["worker:2"])
 
 
-def test_on_a_machine_that_is_taken_all_the_same_nothing_is_started_before_its_time_is_over(began):
+def test_an_avoided_machine_starts_nothing_too_early(began):
     made = on_machines(began(("a", 1), ("b", 1), cooldown_range=(1, 1)), a="m1", b="m2")
     made.nodes["b"].silent = True
     began_at = time.monotonic()
@@ -545,7 +545,7 @@ def test_on_a_machine_that_is_taken_all_the_same_nothing_is_started_before_its_t
     assert time.monotonic() - began_at >= 1.0
 
 
-def test_a_container_in_which_ranks_fail_again_and_again_is_given_up_for_one_elsewhere(began):
+def test_a_container_of_failing_ranks_moves_elsewhere(began):
     made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m2")
     b = made.nodes["b"]
     made.job.ends("worker:1", 3)
@@ -560,7 +560,7 @@ def test_a_container_in_which_ranks_fail_again_and_again_is_given_up_for_one_els
     until(lambda: started(again) == ["worker:3"])
 
 
-def test_a_container_that_is_taken_away_in_order_is_asked_for_again(began):
+def test_a_preempted_container_is_requested_again(began):
     made = on_machines(began(("a", 1), ("b", 2)), a="m1", b="m2")
     made.job.leaves("worker:1", leaving=True)
     made.job.leaves("worker:2", leaving=True)
@@ -570,7 +570,7 @@ def test_a_container_that_is_taken_away_in_order_is_asked_for_again(began):
     assert made.opener.avoid() == frozenset()
 
 
-def test_a_container_that_does_not_come_is_asked_for_again_later_and_no_machine_is_blamed(began):
+def test_a_missing_container_is_requested_again_later(began):
     made = on_machines(began(("a", 1), ("b", 1), cooldown_range=(1, 1)), a="m1")
     goes(made, "b")
     made.opener.comes("b", "1 of 1 containers missing")
@@ -578,7 +578,7 @@ def test_a_container_that_does_not_come_is_asked_for_again_later_and_no_machine_
     until(lambda: started(again) == ["worker:2"])
 
 
-def test_processes_of_nodes_that_have_not_come_keep_their_numbers(began):
+def test_processes_of_missing_nodes_keep_their_numbers(began):
     job = Job(3)
     job.view.tasks = tuple(SimpleNamespace(task=task, info={}) for task in workers(3))
     nodes = {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}
@@ -605,7 +605,7 @@ def test_an_agent_that_joins_brings_its_slots(began):
     until(lambda: started(node) == ["worker:1", "worker:2"])
 
 
-def test_a_host_goes_with_its_agent_and_the_next_one_takes_its_place_at_once(began, caplog):
+def test_the_next_agent_replaces_a_lost_one(began, caplog):
     made = with_arrivals(began(("m (agent 1)", 1), ("m (agent 2)", 1)))
     made.opener.machines.update({"m (agent 1)": "m", "m (agent 2)": "m", "m (agent 3)": "m"})
     made.nodes["m (agent 2)"].silent = True
@@ -619,7 +619,7 @@ def test_a_host_goes_with_its_agent_and_the_next_one_takes_its_place_at_once(beg
     assert "asked to leave" not in caplog.text
 
 
-def test_an_agent_that_joins_when_training_is_over_is_sent_away(began):
+def test_an_agent_joining_after_training_is_dismissed(began):
     made = with_arrivals(began(("a", 1)))
     made.job.ends("worker:0", 0)
     until(lambda: made.nodes["a"].finished)
@@ -628,7 +628,7 @@ def test_an_agent_that_joins_when_training_is_over_is_sent_away(began):
     until(lambda: node.finished)
 
 
-def test_an_agent_that_joins_when_nothing_can_be_started_any_more_is_sent_away(began, caplog):
+def test_an_agent_joining_too_late_is_dismissed(began, caplog):
     """The end of the job waits for its end, too."""
     made = with_arrivals(began(("a", 1), max_proc=2))
 

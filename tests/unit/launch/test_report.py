@@ -36,7 +36,7 @@ def test_success_has_nothing_to_tell():
     assert (exit_code(good), render(good), warning(good)) == (0, "", None)
 
 
-def test_the_first_cause_stands_on_top_and_gives_the_exit_code():
+def test_the_first_cause_leads_and_sets_code():
     victim = record(0, 1.0, exception=exception("PeerLostError", consequence=True))
     cause = record(1, 2.0, number=signal.SIGKILL, tail=("last words",))
     stopped = record(2, 3.0, number=signal.SIGTERM, stopped=True)
@@ -51,7 +51,7 @@ def test_the_first_cause_stands_on_top_and_gives_the_exit_code():
     ]
 
 
-def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
+def test_a_rank_stopped_while_exiting_is_blamed():
     cause = record(1, 1.0, number=signal.SIGTERM, stopped=True, exception=exception())
     consequence = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))
     bad = outcome(consequence, cause)
@@ -68,7 +68,7 @@ def test_a_rank_that_was_stopped_on_its_way_out_is_the_cause():
     ]
 
 
-def test_a_report_is_one_screen_also_where_many_ranks_end():
+def test_a_report_of_many_ranks_is_short():
     said = replace(exception(), cause="x" * 400, folded="\n".join(["File a"] * 3 + ["ValueError: text"]))
     lost = replace(exception("PeerLostError", consequence=True), cause="y" * 400)
     cause = record(0, 1.0, exception=said, tail=[f"line {number}" for number in range(20)])
@@ -82,7 +82,7 @@ def test_a_report_is_one_screen_also_where_many_ranks_end():
     assert len(lines) == 21
 
 
-def test_only_the_line_of_the_first_cause_is_emphasised():
+def test_only_the_first_causes_line_is_emphasised():
     bad = outcome(replace(record(1, 1.0, number=9), hint="memory"), record(0, 2.0), earlier=("text",))
     assert render(bad, lambda text: f"<{text}>").splitlines() == [
         "the job was started again once:",
@@ -105,7 +105,7 @@ def test_only_the_line_of_the_first_cause_is_emphasised():
         ),
     ],
 )
-def test_a_rank_that_left_while_others_needed_it_stands_on_top(left, how):
+def test_a_needed_rank_that_left_comes_first(left, how):
     lost = replace(exception("PeerLostError", consequence=True), blames=1)
     bad = outcome(record(0, 2.0, exception=lost), left, record(2, 2.1, exception=lost))
     assert exit_code(bad) == 1
@@ -123,7 +123,7 @@ def test_a_rank_that_left_while_others_needed_it_stands_on_top(left, how):
     ]
 
 
-def test_a_rank_that_did_not_come_stands_before_those_that_waited_for_it():
+def test_an_absent_rank_precedes_those_that_waited():
     timeout = replace(exception("CollectiveTimeoutError"), blames=1)
     late = record(1, 3.0, number=signal.SIGTERM, stopped=True)
     bad = outcome(record(0, 2.0, exception=timeout), late)
@@ -151,7 +151,7 @@ def test_a_traceback_is_shown_once():
     ]
 
 
-def test_a_traceback_is_shown_once_also_where_the_tail_has_left_out_a_line_of_it():
+def test_a_traceback_is_not_repeated_after_gaps():
     lines = ("Traceback (most recent call last):", "  in f", "InvalidArgumentError: bad", "\t [[{{node MatMul}}]]")
     said = replace(exception(), traceback="\n".join(lines))
     text = render(outcome(record(0, 1.0, exception=said, tail=("before", *lines[:-1]))))
@@ -159,7 +159,7 @@ def test_a_traceback_is_shown_once_also_where_the_tail_has_left_out_a_line_of_it
     assert "    before" in text
 
 
-def test_a_chain_of_exceptions_is_shown_once_also_when_its_begin_is_cut_off():
+def test_a_cut_chain_of_exceptions_appears_once():
     first = ["Traceback (most recent call last):", "  in f", "OSError: none"]
     bridge = "The above exception was the direct cause of the following exception:"
     second = ["Traceback (most recent call last):", "  in g", "ConfigError: text"]
@@ -187,7 +187,7 @@ def test_other_ends(fields, code, text):
     assert render(one).startswith(text)
 
 
-def test_a_rank_that_raised_before_the_job_was_stopped_is_named():
+def test_a_rank_that_raised_earlier_is_named():
     """Its process was still ending when the platform, which took it to hang, sent the signal."""
     raised = record(1, 1.0, number=signal.SIGTERM, exception=exception())
     later = record(2, 3.0, number=signal.SIGTERM, stopped=True, exception=exception())
@@ -200,20 +200,20 @@ def test_a_rank_that_raised_before_the_job_was_stopped_is_named():
     ]
 
 
-def test_a_job_that_all_ranks_have_left_in_order_has_not_ended_well():
+def test_a_job_everyone_left_has_not_succeeded():
     one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False, met=True))
     assert exit_code(one) == 75
     assert render(one) == headline(one) == "training could not go on: no rank is left"
 
 
-def test_ranks_that_are_all_lost_with_their_hosts_may_be_tried_again():
+def test_losing_all_ranks_with_hosts_is_retriable():
     gone = replace(record(0, 1.0), exit_code=None, signal=None, reason=ExitReason.LOST, note="the agent was killed")
     one = outcome(gone, start_failure=StartFailure("no rank is left", False))
     assert exit_code(one) == 75
     assert "rank 0 (worker:0, pid 40) was lost with its host: the agent was killed" in render(one)
 
 
-def test_changes_without_a_lost_rank_have_a_line_that_says_what_they_are():
+def test_changes_without_losses_are_described():
     change = WorldChange(2, 3, (), (TaskKey("worker", 2),), 0.5)
     one = outcome(record(0, 1.0, code=0), changes=(change,))
     assert render(one).splitlines()[0] == "the world has changed once:"
@@ -225,7 +225,7 @@ def test_changes_without_a_lost_rank_have_a_line_that_says_what_they_are():
 LATE = "the host C (10.0.0.3) has not ended its ranks within 25 s of being asked to"
 
 
-def test_a_host_that_ends_late_does_not_take_the_place_of_the_rank_that_failed():
+def test_a_late_host_is_not_the_cause():
     cause = replace(record(3, 1.0, code=3, exception=exception("ImportError")), seen=100.0)
     bad = outcome(cause, agent_failure=LATE, agent_failed_at=126.0, host_lost=True)
     assert (exit_code(bad), headline(bad)) == (3, "rank 3 (worker:3, pid 43) exited with code 3 (ImportError: text)")
@@ -234,13 +234,13 @@ def test_a_host_that_ends_late_does_not_take_the_place_of_the_rank_that_failed()
     assert lines[-1] == f"  then {LATE}"
 
 
-def test_where_no_moment_is_known_the_rank_is_the_cause():
+def test_without_times_the_rank_is_the_cause():
     bad = outcome(record(3, 1.0, code=3), agent_failure=LATE, host_lost=True)
     assert exit_code(bad) == 3
 
 
 @pytest.mark.parametrize("seen", [100.1, 115.0])
-def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
+def test_a_host_silent_since_is_the_cause(seen):
     failed = replace(record(0, 1.0, code=3), seen=seen)
     gone = "the host C (10.0.0.3) has not answered for 15 s"
     bad = outcome(failed, agent_failure=gone, agent_failed_at=100.0, host_lost=True)
@@ -248,7 +248,7 @@ def test_a_host_of_which_nothing_was_heard_since_is_the_cause(seen):
     assert render(bad).splitlines()[0] == gone
 
 
-def test_what_ends_because_its_agent_has_is_not_said_to_have_failed_the_job():
+def test_an_end_after_the_agents_follows_it():
     one = outcome(
         replace(record(0, 2.0), exit_code=None, signal=15, reason=ExitReason.STOPPED),
         agent_failure="the agent has ended",
@@ -259,19 +259,19 @@ def test_what_ends_because_its_agent_has_is_not_said_to_have_failed_the_job():
     ]
 
 
-def test_a_rank_that_only_lost_a_peer_is_never_before_the_host():
+def test_losing_a_peer_never_precedes_the_host():
     victim = replace(record(0, 1.0, exception=exception("PeerLostError", consequence=True)), seen=1.0)
     bad = outcome(victim, agent_failure="gone", agent_failed_at=100.0, host_lost=True)
     assert exit_code(bad) == 75
 
 
-def test_a_job_that_failed_before_init_is_not_blamed_for_the_missing_call():
+def test_an_early_failure_outweighs_a_missing_init():
     one = outcome(record(0, 1.0, code=5), initialised=False)
     assert exit_code(one) == 5
     assert warning(one) == "note: that was before any rank had joined the job with tfcollective.init()"
 
 
-def test_a_job_that_never_called_init_gets_one_line():
+def test_a_job_that_never_called_init_warns():
     one = outcome(record(0, 1.0, code=0), initialised=False)
     assert exit_code(one) == 0
     assert warning(one).startswith("warning: no rank called tfcollective.init()")
@@ -305,7 +305,7 @@ def test_auxiliary_tasks_have_the_last_word():
     )
 
 
-def test_a_auxiliary_task_that_was_stopped_is_named_unless_the_job_ended_it():
+def test_a_stopped_auxiliary_task_is_named():
     stopped = AuxiliaryTaskEnd("evaluator:0", ExitRecord("evaluator:0", -1, "n", 7, None, 15, 2.0, ExitReason.STOPPED))
     alone = outcome(record(0, 1.0, code=0), auxiliary_tasks=(stopped,))
     assert render(alone) == "warning: evaluator:0 (pid 7) was killed by SIGTERM; training did not need it"

@@ -61,7 +61,7 @@ def start(launcher, pauses=None, **fields):
     return run_job(launcher, JobSpec(("x",), 1, **fields), pause=pauses.append)
 
 
-def test_a_job_that_fails_is_started_again_until_it_does_not(capsys):
+def test_a_failing_job_is_restarted_until_success(capsys):
     launcher, pauses = Scripted(KILLED, ended(3, generation=4), ended()), []
     outcome = start(launcher, pauses, max_restarts=5, log_dir="/logs")
     assert exit_code(outcome) == 0
@@ -85,7 +85,7 @@ LOST = ended(agent_failure="the host C (10.0.0.3) has not answered for 15 s", ho
 DOWN = LaunchError("nothing was started, because not all hosts can take part:\n  C: ssh cannot connect")
 
 
-def test_a_host_that_is_still_down_is_one_more_start_that_failed(capsys):
+def test_an_unreachable_host_is_another_failed_start(capsys):
     launcher, pauses = Scripted(LOST, DOWN, RendezvousError("2 of 3 agents came"), ended()), []
     outcome = start(launcher, pauses, max_restarts=5)
     assert exit_code(outcome) == 0
@@ -100,7 +100,7 @@ def test_a_host_that_is_still_down_is_one_more_start_that_failed(capsys):
     assert "C: ssh cannot connect; all ranks are started again in 2 s (restart 2 of 5)" in capsys.readouterr().err
 
 
-def test_a_host_that_stays_down_ends_the_job_when_all_starts_are_used_up():
+def test_a_host_staying_down_exhausts_all_starts():
     outcome = start(Scripted(LOST, DOWN, DOWN), max_restarts=2)
     assert (exit_code(outcome), len(outcome.earlier)) == (75, 2)
     assert render(outcome).splitlines()[-2:] == str(DOWN).splitlines()
@@ -108,19 +108,19 @@ def test_a_host_that_stays_down_ends_the_job_when_all_starts_are_used_up():
         results_of(outcome, 1)
 
 
-def test_a_first_start_that_cannot_be_made_is_the_end():
+def test_a_first_start_that_fails_is_final():
     with pytest.raises(LaunchError, match="C: ssh cannot connect"):
         start(Scripted(DOWN), max_restarts=5)
 
 
-def test_what_a_platform_has_started_again_itself_is_reported_in_its_place():
+def test_restarts_by_the_platform_are_reported_too():
     lost = "the application's master was lost (attempt 1)"
     again = ended(number=signal.SIGKILL, earlier=(lost,))
     outcome = start(Scripted(again, ended(earlier=("another",))), max_restarts=1)
     assert outcome.earlier == (lost, "rank 0 (worker:0, pid 41) was killed by SIGKILL", "another")
 
 
-def test_settings_that_are_no_longer_usable_are_final_and_earlier_starts_are_reported():
+def test_unusable_settings_are_final_after_a_restart():
     outcome = start(Scripted(KILLED, ConfigError("no interface here is eth7")), max_restarts=5)
     assert exit_code(outcome) == 70
     text = render(outcome)
@@ -149,7 +149,7 @@ def test_not_more_often_than_asked():
         ended(agent_failure="killed by a user", host_lost=True, not_restarted="the application was killed"),
     ],
 )
-def test_what_would_come_again_is_final_and_so_is_ctrl_c(outcome):
+def test_recurring_failures_and_ctrl_c_are_final(outcome):
     launcher = Scripted(outcome)
     last = start(launcher, max_restarts=3)
     assert len(launcher.specs) == 1
@@ -173,7 +173,7 @@ def test_what_may_pass_is_tried_again(outcome):
     assert len(start(launcher, max_restarts=1).earlier) == 1
 
 
-def test_a_host_that_ends_late_does_not_make_a_permanent_error_be_tried_again():
+def test_a_late_host_keeps_an_error_permanent():
     wrong = ExitRecord("worker:0", 0, "n", 41, 1, None, 1.0, exception=exception("ImportError", permanent=True), seen=9)
     late = {"agent_failure": "the host C has not ended its ranks", "host_lost": True}
     assert "ImportError" in obstacle(JobOutcome((wrong,), True, agent_failed_at=34.0, **late))
@@ -194,7 +194,7 @@ def test_a_signal_between_two_starts_ends_the_job(number):
     assert signal.getsignal(number) is before
 
 
-def test_a_signal_for_the_program_does_not_end_the_pause():
+def test_a_program_signal_does_not_end_pauses():
     launcher = Scripted(KILLED, ended())
     spec = JobSpec(("x",), 1, max_restarts=1)
     outcome = run_job(
@@ -215,7 +215,7 @@ def test_a_signal_ends_the_pause_at_once():
     assert time.monotonic() - begin < pause_before(9)
 
 
-def test_a_launcher_without_agents_of_its_own_says_so():
+def test_a_launcher_without_agents_cannot_restart():
     with pytest.raises(ConfigError, match="does not start the agents itself"):
         start(Scripted(can_restart=False), max_restarts=1)
     assert exit_code(start(Scripted(ended(), can_restart=False))) == 0

@@ -99,7 +99,7 @@ def test_a_signal_that_came_earlier_begins_nothing(job, client):
     assert "the job was stopped before it began" in refusal(client, number)
 
 
-def test_a_signal_between_the_wait_and_the_beginning_is_not_lost(job, client):
+def test_a_signal_before_the_beginning_is_kept(job, client):
     provider = Here(client)
 
     def assign(found):
@@ -112,7 +112,7 @@ def test_a_signal_between_the_wait_and_the_beginning_is_not_lost(job, client):
         assert decode(provider.orders_of[name].lines[1], Order, "it").stop.signal == signal.SIGTERM
 
 
-def test_what_the_provider_says_of_a_node_ends_the_job(job, client):
+def test_a_providers_news_ends_the_job(job, client):
     provider = FakeProvider(takes_nodes=True)
     come(client, "a", "b")
 
@@ -147,7 +147,7 @@ RENEWS = {"refill": Refill.RENEWED, "takes_nodes": True}
         (None, ("a",), RENEWS),
     ],
 )
-def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least, came, attributes):
+def test_enough_nodes_may_begin_a_job(least, came, attributes):
     spec = replace(SPEC, min_proc=least)
     begins = least == 2 and came == ("a",) and attributes != {"refill": Refill.SAME}
     with Job(spec, PLAN) as job, client_of(job, 3) as client:
@@ -164,7 +164,7 @@ def test_a_job_begins_without_nodes_that_may_come_later_if_enough_are_here(least
         assert late.exit.reason is ExitReason.NOT_STARTED
 
 
-def test_nodes_that_have_no_room_for_the_ranks_are_refused_with_the_reason(job, client):
+def test_nodes_without_room_are_refused_with_reason(job, client):
     def assign(found):
         raise ConfigError("3 processes do not fit")
 

@@ -39,14 +39,14 @@ def test_a_launcher_on_a_thread_is_stopped():
     assert received_numbers.empty()
 
 
-def test_a_launcher_that_begins_after_the_stop_gets_it():
+def test_a_launcher_started_after_the_stop_stops():
     switch, received_numbers = StopSwitch(), []
     switch.stop(signal.SIGINT)
     with switch.held(), forward_signals((), received_numbers.append) as received:
         assert received == received_numbers == [signal.SIGINT]
 
 
-def test_a_launcher_that_does_not_hold_the_switch_gets_nothing():
+def test_a_launcher_after_the_switch_gets_nothing():
     switch, received_numbers = StopSwitch(), []
     with switch.held():
         pass
@@ -55,7 +55,7 @@ def test_a_launcher_that_does_not_hold_the_switch_gets_nothing():
     assert received_numbers == []
 
 
-def test_a_signal_that_comes_before_the_call_is_open_is_kept():
+def test_a_signal_before_the_call_is_kept():
     received_numbers = []
     deferred = DeferredCall()
     deferred(signal.SIGTERM)
@@ -73,7 +73,7 @@ def ignored(request):
     signal.signal(request.param, earlier)
 
 
-def test_a_launcher_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
+def test_a_launcher_keeps_ignoring_inherited_ignored_signals(ignored):
     others = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - {ignored}
     with forward_signals((ignored, *others), lambda number: None) as received:
         signal.raise_signal(ignored)
@@ -84,7 +84,7 @@ def test_a_launcher_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
     assert signal.getsignal(ignored) is signal.SIG_IGN
 
 
-def test_an_agent_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
+def test_an_agent_keeps_ignoring_inherited_ignored_signals(ignored):
     with Interrupts() as interrupts:
         signal.raise_signal(ignored)
         assert interrupts.read() == b""
@@ -93,7 +93,7 @@ def test_an_agent_goes_on_ignoring_what_it_was_started_to_ignore(ignored):
     assert signal.getsignal(ignored) is signal.SIG_IGN
 
 
-def test_a_process_that_sends_a_signal_to_itself_heeds_it(ignored):
+def test_a_process_heeds_its_own_signal(ignored):
     heed([ignored])
     with forward_signals([ignored], lambda number: None) as received:
         signal.raise_signal(ignored)
@@ -101,7 +101,7 @@ def test_a_process_that_sends_a_signal_to_itself_heeds_it(ignored):
 
 
 @pytest.mark.parametrize("number", PASSED_ON)
-def test_a_signal_for_the_program_asks_for_no_end(number):
+def test_a_program_signal_asks_for_no_end(number):
     acted = []
     with forward_signals((signal.SIGTERM, *PASSED_ON), acted.append) as received:
         signal.raise_signal(number)

@@ -14,13 +14,13 @@ def script(tmp_path):
     return path
 
 
-def test_a_script_that_is_here_is_known_and_can_have_another_path(script):
+def test_a_local_script_may_get_another_path(script):
     spec = JobSpec((sys.executable, str(script), "--epochs", "2"), 1)
     assert spec.local_script() == script
     assert spec.with_script("sent/train.py").command == (sys.executable, "sent/train.py", "--epochs", "2")
 
 
-def test_what_is_no_script_of_this_machine_is_not_sent(script):
+def test_only_local_scripts_are_sent(script):
     for spec in (
         JobSpec((sys.executable,), 1),
         JobSpec((sys.executable, "-m", "train"), 1),

@@ -15,13 +15,13 @@ GRACES = [0.0, 10.0, 600.0]
 
 
 @pytest.mark.parametrize("cause", StopCause)
-def test_an_agent_has_the_grace_where_its_processes_have_it(cause):
+def test_an_agent_has_its_processes_grace(cause):
     asked = cause is StopCause.REQUEST
     assert stop_limit(StopCommand(signal.SIGTERM, cause), 7.0) == TIMING.stop_limit + (7.0 if asked else 0.0)
 
 
 @pytest.mark.parametrize("grace", GRACES)
-def test_mpirun_kills_an_agent_later_than_that_ends_its_rank(grace):
+def test_mpirun_kills_agents_after_their_limit(grace):
     words = mpirun_command((), 1, MpiOptions(), ("agent",), {}, grace)
     kills_after = float(words[words.index("odls_base_sigkill_timeout") + 1])
     assert stop_limit(StopCommand(signal.SIGTERM), grace) < kills_after

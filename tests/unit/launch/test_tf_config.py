@@ -26,7 +26,7 @@ def test_what_we_write_we_understand():
         assert (identity.task, identity.trainers, identity.trainers.index(task)) == (task, tasks, rank)
 
 
-def test_every_task_gets_a_free_port_of_its_own():
+def test_every_task_gets_its_own_free_port():
     chosen = choose_endpoints(workers(50), "127.0.0.1")
     ports = [endpoint.port for endpoint in chosen.values()]
     assert len(set(ports)) == 50

@@ -124,7 +124,7 @@ def test_a_job_in_a_file_store(store, monkeypatch, tmp_path, code, status):
         assert json.load(file)["restarts"] == ["rank 0 was killed"]
 
 
-def test_a_run_that_is_open_is_used_and_left_open(store, monkeypatch):
+def test_an_open_run_is_used_and_kept(store, monkeypatch):
     experiment = store.create_experiment("wines")
     run_id = store.create_run(experiment).info.run_id
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
@@ -146,7 +146,7 @@ def test_a_server_that_is_away_costs_a_warning(store, monkeypatch, caplog):
     assert caplog.text.count("MLflow does not hear of this job") == 1
 
 
-def test_a_server_that_does_not_answer_holds_nothing_up(store, monkeypatch, caplog):
+def test_a_silent_server_delays_nothing(store, monkeypatch, caplog):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_answer_holds_nothing_up(store, monkeypatch, capl
     assert "MLflow has not taken everything within 0.05 s" in caplog.text
 
 
-def test_what_a_platform_s_master_knows_travels_to_the_submitter():
+def test_the_masters_findings_reach_the_submitter():
     known = outcome()
     sent = HostedOutcome(replace(known, published={"worker:0": {"step": 4, "steps_per_second": 2.0}}, earlier=()), ())
     back = decode(encode(sent), HostedOutcome, "the outcome")

@@ -77,7 +77,7 @@ def api(monkeypatch, tmp_path):
         server.shutdown()
 
 
-def test_the_launcher_is_deleted_also_where_its_agents_cannot_be(api):
+def test_the_launcher_is_deleted_without_its_agents(api):
     api.known = {
         ("GET", f"{JOBS}/train-launcher"): (200, {"metadata": {"name": "train-launcher"}}),
         ("DELETE", f"{JOBS}/train-agents"): (500, {"kind": "Status", "message": "etcd has a bad day"}),
@@ -89,7 +89,7 @@ def test_the_launcher_is_deleted_also_where_its_agents_cannot_be(api):
     assert deleted == ["train-agents", "train-launcher"]
 
 
-def test_a_launcher_that_cannot_be_deleted_is_an_error(api):
+def test_an_undeletable_launcher_is_an_error(api):
     api.known = {
         ("GET", f"{JOBS}/train-launcher"): (200, {"metadata": {"name": "train-launcher"}}),
         ("DELETE", f"{JOBS}/train-launcher"): (403, {"kind": "Status", "message": "not yours"}),
@@ -98,7 +98,7 @@ def test_a_launcher_that_cannot_be_deleted_is_an_error(api):
         KubernetesLauncher().kill("default/train")
 
 
-def test_a_change_is_asked_for_again_while_the_api_server_is_away(api):
+def test_a_change_outlasts_an_api_server_outage(api):
     answers = iter([(None, {}), (503, {"kind": "Status", "message": "not ready"}), (200, {"kind": "Job"})])
     api.known = {("PATCH", f"{JOBS}/train-launcher"): lambda body: next(answers)}
     cluster = Cluster.connect(KubernetesOptions(image="-", namespace="default"))
@@ -107,7 +107,7 @@ def test_a_change_is_asked_for_again_while_the_api_server_is_away(api):
 
 
 @pytest.mark.parametrize("hurried", [True, False])
-def test_an_api_server_that_stays_away_is_an_error(api, hurried):
+def test_an_absent_api_server_is_an_error(api, hurried):
     api.known = {("DELETE", f"{JOBS}/train-launcher"): (503, {"kind": "Status", "message": "not ready"})}
     configuration = kubernetes.client.Configuration(host=api.url)
     away = 3600 if hurried else 0.1
@@ -117,7 +117,7 @@ def test_an_api_server_that_stays_away_is_an_error(api, hurried):
     assert len(api.asked) == (1 if hurried else 2)
 
 
-def test_a_port_of_a_pod_that_is_not_forwarded_has_a_limit():
+def test_forwarding_a_pods_port_has_a_limit():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         configuration = kubernetes.client.Configuration(host=f"http://127.0.0.1:{silent.getsockname()[1]}")
         timing = replace(TIMING, connect=0.1, platform_call=0.1)
@@ -192,7 +192,7 @@ def test_without_an_image_the_objects_are_not_tried(well):
     assert "--image" in last.remedy
 
 
-def test_a_right_that_is_missing_is_named_and_ends_it(well):
+def test_a_missing_right_is_named_and_final(well):
     well.known["POST", REVIEWS] = allows_all_but("patch jobs", "create pods/portforward")
     last = look(image="example")[-1]
     assert (last.name, last.ok) == ("rights in the namespace default", False)

@@ -46,7 +46,7 @@ def all_objects(one):
         wanted(run_as="0", queue="q", active_deadline=7.5, ttl=30, detach=True, volumes=["pvc/a:/a"]),
     ],
 )
-def test_they_are_what_their_schemas_want_and_one_of_them_owns_the_others(one):
+def test_objects_are_valid_and_have_an_owner(one):
     objects = all_objects(one)
     assert [each["kind"] for each in objects] == ["Job", "Secret", "Service", "Job"]
     for each in objects:
@@ -63,7 +63,7 @@ def test_agents_get_the_key_alone():
     assert "items" not in launcher["spec"]["template"]["spec"]["volumes"][0]["secret"]
 
 
-def test_a_job_that_nothing_follows_yet_has_a_deadline():
+def test_an_unfollowed_job_has_a_deadline():
     one = wanted(allocation_timeout=100)
     assert launcher_job(one)["spec"]["activeDeadlineSeconds"] > 100
     place = "/spec/activeDeadlineSeconds"
@@ -76,7 +76,7 @@ def test_the_ranks_are_in_pods_in_their_order():
     assert [worker.host for worker in plan.workers] == [f"train-1-agents-{number}" for number in (0, 0, 1, 1, 2)]
 
 
-def test_roles_say_what_a_pod_needs_where_the_options_do_not():
+def test_roles_fill_in_missing_pod_options():
     specs = {"chief": TaskSpec("1 GiB", 1), "worker": TaskSpec("2 GiB", 4, instances=2, gpus=1)}
     tasks = trainers_of(specs)
     options = wanted(job(3, tasks=tasks, task_specs=specs), memory="5Gi").options
@@ -111,7 +111,7 @@ def test_without_its_client_the_extra_is_named(monkeypatch):
         KubernetesLauncher().run(job(platform=PLATFORM))
 
 
-def test_without_a_cluster_it_says_how_to_give_one(monkeypatch, tmp_path):
+def test_a_missing_cluster_gives_advice(monkeypatch, tmp_path):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     pytest.importorskip("kubernetes")

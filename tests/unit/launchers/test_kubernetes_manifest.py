@@ -131,7 +131,7 @@ def paths_to_templates(node, path=()):
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_no_key_is_in_it_and_every_pod_that_needs_one_has_the_secret(manifest, name):
+def test_pods_get_the_key_by_secret_only(manifest, name):
     text = manifest(*JOBS[name])
     objects = read(text)
     assert not [one for one in objects if one["kind"] == "Secret"]
@@ -146,7 +146,7 @@ def test_no_key_is_in_it_and_every_pod_that_needs_one_has_the_secret(manifest, n
             assert volumes["key"]["secret"] == {"secretName": secret, "defaultMode": 0o400}
 
 
-def test_pods_of_a_joint_job_know_their_world_and_where_it_meets(manifest):
+def test_joint_pods_know_size_and_meeting_point(manifest):
     service, job = read(manifest(*JOBS["job-plain"]))
     template = job["spec"]["template"]["spec"]
     env = {one["name"]: one.get("value") for one in template["containers"][0]["env"]}
@@ -166,7 +166,7 @@ def test_variables_reach_the_ranks_as_they_were_typed(manifest):
     assert env["TFCOLLECTIVE_OP_TIMEOUT"] == "30"
 
 
-def test_a_launcher_waits_for_the_agents_that_an_elastic_job_begins_with(manifest):
+def test_a_launcher_waits_for_its_initial_agents(manifest):
     _, launcher, agents = read(manifest(*JOBS["job-elastic"]))
     command = launcher["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[:4] == ["tfcollective", "job", "--launcher", "agents"]
@@ -188,7 +188,7 @@ def test_a_number_that_is_0_counts(manifest):
     assert read_job(command[4]).stall_warning == 0
 
 
-def test_neither_the_variables_nor_the_directory_of_this_process_count(manifest, monkeypatch, tmp_path):
+def test_local_variables_and_directory_do_not_matter(manifest, monkeypatch, tmp_path):
     options = (*SIZE, "--log-dir", "logs")
     text = manifest(*options)
     monkeypatch.setenv("TFCOLLECTIVE_OP_TIMEOUT", "77")
@@ -197,7 +197,7 @@ def test_neither_the_variables_nor_the_directory_of_this_process_count(manifest,
     assert read_job(read(text)[1]["spec"]["template"]["spec"]["containers"][0]["command"][4]).log_dir == "logs"
 
 
-def test_hosts_of_an_mpijob_are_found_where_it_runs(manifest):
+def test_an_mpijob_finds_its_hosts_itself(manifest):
     def launcher(*arguments):
         (job,) = read(manifest("--kind", "mpijob", *SIZE, *arguments))
         template = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]
@@ -272,7 +272,7 @@ def test_an_api_server_would_take_it(manifest, tmp_path, name):
     assert done.returncode == 0, done.stdout
 
 
-def test_a_command_of_several_lines_stays_a_comment_and_one_word(capfd):
+def test_a_multiline_command_stays_one_word(capfd):
     program = "print(1)\nprint(2)\u2028"
     assert invoke("tfcollective", ["manifest", *IMAGE, *SIZE, "--", "python", "-c", program]) == 0
     (_, job) = read(capfd.readouterr().out)
@@ -289,7 +289,7 @@ def commands_of(page):
                 yield words[1 : min(ends, default=len(words))]
 
 
-def test_the_commands_of_the_page_print_what_their_schemas_want(capfd):
+def test_the_pages_commands_print_valid_manifests(capfd):
     found = list(commands_of((ROOT / "docs" / "howto" / "kubernetes.md").read_text()))
     assert len(found) == 3
     for words in found:
@@ -297,6 +297,6 @@ def test_the_commands_of_the_page_print_what_their_schemas_want(capfd):
         assert [problem for one in read(capfd.readouterr().out) for problem in problems(one)] == []
 
 
-def test_the_page_makes_the_secret_as_the_manifest_says(manifest):
+def test_the_pages_secret_matches_the_manifest(manifest):
     (line,) = (text for text in manifest(*SIZE).splitlines() if "openssl" in text)
     assert line.lstrip("# ") in (ROOT / "docs" / "howto" / "kubernetes.md").read_text()

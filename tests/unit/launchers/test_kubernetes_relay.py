@@ -59,7 +59,7 @@ def test_a_connection_that_leads_nowhere_is_closed(error):
         assert one.recv(10) == b""
 
 
-def test_connections_that_say_nothing_lead_nowhere_and_hold_up_no_other(echo):
+def test_silent_connections_lead_nowhere_and_block_none(echo):
     opened = []
 
     def connect():

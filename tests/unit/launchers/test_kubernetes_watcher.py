@@ -79,14 +79,14 @@ def watched(lists, watches):
     return cluster, watcher, said
 
 
-def test_a_watch_goes_on_from_the_last_version_after_an_error():
+def test_a_watch_resumes_after_an_error():
     changes = [("MODIFIED", pod(version="5")), ("BOOKMARK", {"metadata": {"resourceVersion": "9"}}), ClusterError("x")]
     cluster, watcher, _ = watched([([pod(phase="Pending", version="2")], "3")], [changes])
     assert cluster.asked[:3] == ["list", "3", "9"]
     assert watcher.pods["p"].phase == "Running"
 
 
-def test_a_version_that_is_too_old_begins_with_a_list_which_shows_what_has_gone():
+def test_an_outdated_version_begins_with_a_list():
     first, second = ([pod("a"), pod("b")], "3"), ([pod("b", version="8")], "9")
     cluster, watcher, _ = watched([first, second], [[ClusterError("gone", 410)]])
     assert cluster.asked[:4] == ["list", "3", "list", "9"]
@@ -104,7 +104,7 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
-def test_watches_that_end_at_once_are_not_begun_again_without_a_pause():
+def test_watches_that_end_restart_after_a_pause():
     lists = [([], str(number)) for number in range(4)]
     cluster = Answers(lists, [[], [ClusterError("gone", 410)], [], [ClusterError("gone", 410)]])
     watcher = PodWatcher(cluster, "", lambda text: None)
@@ -117,7 +117,7 @@ def test_watches_that_end_at_once_are_not_begun_again_without_a_pause():
 @pytest.mark.parametrize(
     "line", [b"<html>", b"[]", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": {"metadata": null}}']
 )
-def test_a_line_of_a_watch_that_is_no_event_is_an_error_of_the_cluster(line):
+def test_an_invalid_watch_line_is_an_error(line):
     with pytest.raises(ClusterError, match="expected an event"):
         _event_of(line)
 

@@ -65,7 +65,7 @@ def test_more_arguments_stand_after_ours():
         platform_options(MpiOptions, {"queue": "x"}, "mpi")
 
 
-def test_another_mpirun_is_refused_with_the_way_by_hand():
+def test_another_mpirun_is_refused_with_advice():
     check_flavour("mpirun (Open MPI) 4.1.4\n")
     with pytest.raises(ConfigError, match=r"HYDRA build details.*TFCOLLECTIVE_ENGINE=mpi mpirun -np N"):
         check_flavour("HYDRA build details:\n  Version: 4.1\n")
@@ -108,7 +108,7 @@ def test_the_place_that_open_mpi_gives():
         open_mpi_place({})
 
 
-def test_agents_of_a_job_inside_another_get_the_key_of_their_own(monkeypatch):
+def test_agents_of_nested_jobs_get_own_keys(monkeypatch):
     monkeypatch.setenv("TFCOLLECTIVE_KEY_FILE", "/the/outer/job's")
     read = (sys.executable, "-c", _READ_KEY)
     with MpirunProvider(lambda coordinator: read, lambda: False) as provider:
@@ -125,7 +125,7 @@ assert read_key(Settings.load()) == bytes.fromhex("ab" * 16)
 """
 
 
-def test_the_end_of_mpirun_is_the_end_of_all_its_agents():
+def test_the_end_of_mpirun_ends_all_agents():
     asked = []
 
     def command(coordinator):

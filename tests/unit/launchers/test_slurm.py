@@ -79,7 +79,7 @@ def test_variables_that_cannot_be_used(more, said):
         Allocation.of({**ALLOCATED, **more})
 
 
-def test_srun_gets_none_of_the_options_of_the_job():
+def test_srun_gets_none_of_the_jobs_options():
     environ = {**ALLOCATED, "SLURM_CPUS_PER_TASK": "1", "SRUN_EXACT": "1", "SLURM_CONF": "/c", "PATH": "/bin"}
     assert environment_of_srun(environ) == {"SLURM_JOB_ID": "17", "SLURM_CONF": "/c", "PATH": "/bin"}
 
@@ -105,7 +105,7 @@ def test_inside_an_allocation_a_job_has_its_tasks(inside):
         SlurmLauncher().plan(parsed("-H", "elsewhere:2", "true")[1])
 
 
-def test_outside_the_number_of_ranks_has_to_be_said(outside):
+def test_outside_allocations_the_rank_count_is_required(outside):
     said = (
         "the number of ranks is missing: give -np N or --task-spec .*, or run this in an allocation of salloc or sbatch"
     )
@@ -128,7 +128,7 @@ COMMAND_LINES = [
 ]
 
 
-def test_a_job_that_may_grow_begins_on_all_its_slots():
+def test_a_growing_job_begins_on_all_slots():
     grows = JobSpec(("x",), 2, min_proc=1, max_proc=4)
     for spec, count in ((grows, 4), (replace(grows, max_proc=9), 5), (JobSpec(("x",), 2, min_proc=1), 2)):
         placed = _placed(spec, Allocation("17", HOSTS))
@@ -257,12 +257,12 @@ def test_a_controller_that_is_away_is_waited_for(monkeypatch, caplog):
     assert caplog.text.count("Unable to contact") == 1
 
 
-def test_a_job_that_slurm_does_not_know_any_longer(monkeypatch):
+def test_a_job_forgotten_by_slurm(monkeypatch):
     with pytest.raises(LaunchError, match="SLURM no longer knows job 7"):
         follow(monkeypatch, state("RUNNING"), UnknownJobError("Invalid job id specified"))
 
 
-def test_a_job_waits_in_the_queue_as_long_as_it_may(monkeypatch, capsys):
+def test_a_job_queues_as_long_as_allowed(monkeypatch, capsys):
     outcome, cancelled = follow(monkeypatch, state("PENDING", Reason="Priority"), timeout=100.0)
     assert (exit_code(outcome), cancelled) == (69, ["7"])
     assert "job 7 was still pending (Priority) after 100 s" in render(outcome)
@@ -275,7 +275,7 @@ def test_a_requeued_job_may_wait_longer(monkeypatch):
     assert (exit_code(outcome), cancelled) == (0, [])
 
 
-def test_a_job_is_cancelled_once_the_controller_is_back(monkeypatch, capsys):
+def test_cancelling_outlasts_a_controller_outage(monkeypatch, capsys):
     answers = [SlurmError("Unable to contact"), SlurmError("Unable to contact"), None]
     asked = []
 
@@ -305,7 +305,7 @@ def test_a_job_is_cancelled_once_the_controller_is_back(monkeypatch, capsys):
         ("Submitted batch job 41", None),
     ],
 )
-def test_the_number_of_a_job_that_sbatch_has_taken(monkeypatch, printed, number):
+def test_the_job_number_that_sbatch_prints(monkeypatch, printed, number):
     done = subprocess.CompletedProcess((), 0, printed, "")
     monkeypatch.setattr(control.subprocess, "run", lambda *unused, **more: done)
     if number is not None:
@@ -315,7 +315,7 @@ def test_the_number_of_a_job_that_sbatch_has_taken(monkeypatch, printed, number)
         control.submit("", {})
 
 
-def test_an_outcome_that_was_left_counts_though_slurm_has_forgotten_the_job(outside, monkeypatch, tmp_path):
+def test_an_outcome_counts_though_slurm_forgot(outside, monkeypatch, tmp_path):
     def forgotten(script, options, signals):
         (folder,) = tmp_path.iterdir()
         leave(folder, JobOutcome((), initialised=True, reported=3))
@@ -343,7 +343,7 @@ def test_output_is_copied_as_it_comes(tmp_path):
     assert out.getvalue() == b"one\ntwo\nnew\n"
 
 
-def test_a_job_that_is_handed_over_is_not_started_again_here(outside, monkeypatch):
+def test_a_submitted_job_is_not_restarted_here(outside, monkeypatch):
     calls = []
     monkeypatch.setattr(SlurmLauncher, "run", lambda self, spec, **options: calls.append(spec) or failed)
     failed = JobOutcome((), initialised=True, reported=1)
@@ -382,7 +382,7 @@ def provider(monkeypatch, job, node):
     return SlurmProvider("7", {"n1": ("true",)}, {}, elastic=False)
 
 
-def test_a_lost_node_is_explained_with_what_slurm_says(monkeypatch):
+def test_slurm_explains_a_lost_node(monkeypatch):
     down = control.NodeState("n1", "", "DOWN*", "Not responding")
     one = provider(monkeypatch, state("RUNNING", NodeList="n[1-2]"), down)
     one._processes["n1"] = type("Running", (), {"exit_code": None})()
@@ -393,7 +393,7 @@ def test_a_lost_node_is_explained_with_what_slurm_says(monkeypatch):
     assert timeout.explain(facts, 0.0) == "was ended by a signal; SLURM says: job 7 is TIMEOUT"
 
 
-def test_nodes_that_have_not_come_are_described_with_what_slurm_says(monkeypatch):
+def test_slurm_describes_missing_nodes(monkeypatch):
     down = control.NodeState("n1", "", "DOWN*", "Not responding")
     one = provider(monkeypatch, state("RUNNING", NodeList="n[1-2]"), down)
     assert one.describe_missing(["n1", "n2"]) == "n1 is DOWN*: Not responding, n2"
@@ -412,7 +412,7 @@ IDLE = control.NodeState("n1", "", "MIXED", "")
 @pytest.mark.parametrize(
     ("code", "enrolled", "again"), [(140, (), True), (140, ("n1",), False), (1, (), False), (64, (), False)]
 )
-def test_an_srun_that_has_not_launched_its_agent_is_started_again(monkeypatch, code, enrolled, again):
+def test_an_srun_that_launched_nothing_is_restarted(monkeypatch, code, enrolled, again):
     provider(monkeypatch, state("RUNNING", NodeList="n1"), IDLE)
     clock = Clock()
     command = {"n1": ("sh", "-c", f"exit {code}")}
@@ -427,7 +427,7 @@ def test_an_srun_that_has_not_launched_its_agent_is_started_again(monkeypatch, c
         assert (one._processes["n1"] is first) is not again
 
 
-def test_slurm_is_asked_once_where_many_nodes_go_at_once(monkeypatch):
+def test_slurm_is_asked_once_for_many_losses(monkeypatch):
     provider(monkeypatch, state("RUNNING", NodeList="n[1-40]"), IDLE)
     asked = []
 
@@ -469,7 +469,7 @@ def test_an_srun_is_not_started_again_for_ever(monkeypatch, caplog):
     assert caplog.text.count("trying again") == 5
 
 
-def test_the_nodes_of_an_elastic_job_are_those_that_it_has_and_that_do_not_drain(monkeypatch):
+def test_allocated_nodes_that_do_not_drain_count(monkeypatch):
     monkeypatch.setattr(
         "tfcollective_launchers.slurm.provider.job_state", lambda *unused: state("RUNNING", NodeList="n[1-2]")
     )
@@ -495,7 +495,7 @@ def test_batch_scripts_without_options_have_few_lines(outside):
     )
 
 
-def test_submission_uses_the_exit_code_of_the_launcher_in_the_allocation():
+def test_submission_uses_the_launchers_exit_code():
     assert submission.outcome_of(state("FAILED", ExitCode="69:0"), "7").reported == 69
 
 
@@ -523,7 +523,7 @@ def look(**platform):
     return list(SlurmLauncher().check(platform))
 
 
-def test_outside_of_an_allocation_slurm_is_asked_whether_it_takes_the_job(programs, outside):
+def test_outside_allocations_slurm_checks_the_submission(programs, outside):
     findings = {one.name: one for one in look(partition="gpu")}
     assert list(findings) == ["commands", "controller", "submission"]
     assert all(one.ok for one in findings.values()), findings
@@ -554,7 +554,7 @@ def test_without_slurms_commands_they_are_named(monkeypatch, tmp_path):
     assert "srun cannot be run" in only.detail
 
 
-def test_a_job_is_found_among_others_of_this_user_on_its_node(monkeypatch):
+def test_a_job_is_found_among_the_users(monkeypatch):
     def one(name, unreachable=None):
         return {"job": name, "tasks": [], "unreachable": unreachable}
 

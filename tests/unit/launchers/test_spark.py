@@ -93,7 +93,7 @@ def test_a_rank_gets_nothing_of_sparks_own_environment():
 
 
 @pytest.mark.parametrize(("visible", "found"), [(None, "1,3"), ("4,5,6,7", "5,7"), ("GPU-a,GPU-b", "GPU-b,3")])
-def test_gpu_addresses_are_positions_among_those_that_the_executor_sees(visible, found):
+def test_gpu_addresses_are_positions_among_visible_ones(visible, found):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert agent_environment(environ, 1, ["1", "3"])["CUDA_VISIBLE_DEVICES"] == found
 
@@ -120,7 +120,7 @@ def test_what_spark_decides_is_refused(more, kind):
         SparkLauncher().plan(spec(**more))
 
 
-def test_ranks_are_dealt_by_host_and_those_that_have_not_come_are_last():
+def test_ranks_go_by_host_with_missing_last():
     elastic = _on_tasks(JobSpec(command=("python",), num_proc=3, min_proc=1, max_proc=4))
     assert [host.name for host in elastic.hosts] == ["task-0", "task-1", "task-2", "task-3"]
     found = [NodeFacts(name="task-2", host="a"), NodeFacts(name="task-0", host="b")]

@@ -26,7 +26,7 @@ from tfcollective._launch.system.ssh import SshOptions
 OPTIONS = SshOptions(python="/opt/py")
 
 
-def test_the_command_asks_nothing_and_leaves_host_keys_to_the_users_settings():
+def test_the_command_asks_and_overrides_nothing():
     command = ssh_command("ann@h", SshOptions(), ["/opt/my python", "-m", "x"])
     assert command[:2] == ("ssh", "-T")
     assert "BatchMode=yes" in command
@@ -43,7 +43,7 @@ def test_what_the_user_says_of_ssh_comes_first():
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="needs ssh")
-def test_new_keys_are_taken_only_where_ssh_would_ask(tmp_path):
+def test_new_keys_are_taken_where_ssh_asks(tmp_path):
     config = tmp_path / "config"
     config.write_text(
         "Host strict\n StrictHostKeyChecking yes\nHost loose\n StrictHostKeyChecking no\n"

@@ -106,11 +106,11 @@ def test_ranks_go_to_containers_of_their_own_roles():
     assert [worker.env["OMP_NUM_THREADS"] for worker in plan.workers] == ["2"] * 5
 
 
-def test_a_number_of_processes_alone_means_so_many_workers():
+def test_a_number_alone_means_so_many_workers():
     assert [request.name for request in requests(JobSpec(("a",), 3))] == ["worker-0", "worker-1", "worker-2"]
 
 
-def test_an_elastic_job_has_services_for_the_containers_that_it_may_ask_for_later():
+def test_an_elastic_job_has_services_for_growth():
     specs = {
         "chief": TaskSpec("1 GiB", 1),
         "worker": TaskSpec("2 GiB", 2, instances=2, nb_proc_per_worker=2, min_instances=1),
@@ -139,7 +139,7 @@ def test_an_elastic_job_has_services_for_the_containers_that_it_may_ask_for_late
     assert [one.name for one in further_requests(JobSpec(("a",), 2, min_proc=1, max_proc=3))] == ["worker-2"]
 
 
-def test_a_replacement_in_a_container_with_gpus_is_of_that_container():
+def test_a_replacement_stays_in_its_gpu_container():
     spec, _, _ = JOBS["everything"]
     plan = plan_containers(spec, {})
     place = Placement(1, 2, 0, 1, 1, 2)
@@ -148,7 +148,7 @@ def test_a_replacement_in_a_container_with_gpus_is_of_that_container():
     assert made.env["OMP_NUM_THREADS"] == plan.workers[1].env["OMP_NUM_THREADS"]
 
 
-def test_a_container_with_gpus_is_a_node_of_its_own():
+def test_a_container_with_gpus_is_a_node():
     """Its processes see only their own devices, whatever other containers the host has."""
     spec, _, _ = JOBS["everything"]
     chief, worker = plan_containers(spec, {}).workers
@@ -186,7 +186,7 @@ def test_options_that_cannot_be_used_are_named(options, said):
         ({"docker_image": "a", "docker_mounts": ["data:/data:ro"]}, "got 'data:/data:ro'"),
     ],
 )
-def test_options_of_docker_that_cannot_be_used_are_named(options, said):
+def test_unusable_docker_options_are_named(options, said):
     with pytest.raises(ConfigError, match=said):
         YarnOptions.from_platform(options)
 
@@ -199,7 +199,7 @@ def test_one_text_is_a_list_of_one():
     assert options.docker_mounts == ("/data:/data:ro",)
 
 
-def test_only_the_owner_may_look_unless_it_is_said_otherwise():
+def test_only_the_owner_may_look_by_default():
     assert YarnOptions().acl_fields() == {
         "enable": True,
         "view_users": [],
@@ -264,7 +264,7 @@ def cluster_pack(monkeypatch, tmp_path):
     return module
 
 
-def test_without_an_environment_the_running_one_is_packed_once_for_all_jobs(cluster_pack, tmp_path):
+def test_the_running_environment_is_packed_once(cluster_pack, tmp_path):
     pack, before = {"additional_indexes": ["/wheels"]}, os.environ["PATH"]
     (first,) = archives_of(YarnOptions(pack=pack)).values()
     assert archives_of(YarnOptions()) == {"": first}  # cluster-pack itself sees whether it is up to date
@@ -278,7 +278,7 @@ def test_without_an_environment_the_running_one_is_packed_once_for_all_jobs(clus
         YarnOptions(python="/python", pack=pack)
 
 
-def test_an_environment_that_cannot_be_packed_says_why_and_what_to_give(cluster_pack):
+def test_an_environment_that_cannot_be_packed_explains(cluster_pack):
     cluster_pack.error = RuntimeError("pip: trying\n  ERROR: No matching distribution found for tfcollective==1.0\n")
     with pytest.raises(LaunchError, match=r"\(ERROR: No matching distribution found .*==1.0\).*additional_"):
         archives_of(YarnOptions())
@@ -303,7 +303,7 @@ def test_what_a_cluster_can_never_give():
     assert impossible((), []) == ("the cluster has no node that runs",)
 
 
-def test_a_shortage_names_what_is_free_where_it_could_go():
+def test_a_shortage_names_what_is_free():
     nodes = [node("a", 4096, 8, used=4000), node("b", 8192, 8, ["gpu"])]
     assert shortage(requests(job({"worker": TaskSpec("1 GiB", 1)})), nodes) == "free now: a: 96 MiB, 8 vcores"
 

@@ -47,7 +47,7 @@ def test_the_same_call_runs_on_this_machine():
     assert metrics.app_id == ""
 
 
-def test_a_module_in_place_of_the_experiment_runs_on_every_rank(capfd):
+def test_a_module_replaces_the_experiment_everywhere(capfd):
     metrics = run_on_yarn(twice, {"worker": TaskSpec("1 GiB", 1)}, launcher="local", custom_task_module="this")
     assert metrics.results == ()
     assert "The Zen of Python" in capfd.readouterr().out
@@ -93,6 +93,6 @@ def test_the_plan_names_the_containers():
     assert "OMP_NUM_THREADS=3" in result.output
 
 
-def test_what_is_no_function_is_refused_before_anything_is_submitted():
+def test_a_non_function_is_refused_before_submission():
     with pytest.raises(ConfigError, match="experiment_fn: expected a function, got 'experiment'"):
         run_on_yarn("experiment", {"chief": TaskSpec("1 GiB", 1)})

@@ -115,7 +115,7 @@ def test_the_submitter_follows_the_next_master(capsys):
     assert f"{APPLICATION}: accepted" in err
 
 
-def test_a_signal_while_there_is_no_master_ends_the_application():
+def test_a_signal_without_master_ends_the_application():
     yarn = Yarn(at("RUNNING", 1), at("RUNNING", 1), at("ACCEPTED", -1))
     submission = follow(yarn, Follower([signal.SIGINT]))
     assert submission.ended.outcome.stopped_by == signal.SIGINT
@@ -123,7 +123,7 @@ def test_a_signal_while_there_is_no_master_ends_the_application():
     assert recall(APPLICATION) is None
 
 
-def test_a_master_that_is_lost_too_often_is_a_lost_job():
+def test_losing_the_master_too_often_is_final():
     """Such a job can be submitted again."""
     running, none = at("RUNNING", 1), at("ACCEPTED", -1)
     yarn = Yarn(running, running, none, at("FAILED", 0, "Application failed 2 times due to AM Container"))
@@ -132,7 +132,7 @@ def test_a_master_that_is_lost_too_often_is_a_lost_job():
     assert "Application failed 2 times" in outcome.agent_failure
 
 
-def test_a_job_that_is_not_elastic_has_one_master_unless_it_is_said_otherwise():
+def test_a_fixed_job_has_one_master():
     staged = {"tfcollective-job.json": "/j", "tfcollective.key": "/k"}
     found = [
         application(spec, YarnOptions(python="/p", master_attempts=given), staged, {})["max_attempts"]
@@ -158,7 +158,7 @@ def test_status_finds_the_coordinator_of_the_next_master():
     ("serving", "end", "killed"),
     [(True, "kill -9 $$", True), (False, "kill -9 $$", False), (False, "exit 143", False), (False, "exit 0", False)],
 )
-def test_skeins_process_ends_with_ours_only_where_a_signal_has_ended_it(tmp_path, serving, end, killed):
+def test_a_signalled_master_kills_skeins_process(tmp_path, serving, end, killed):
     """What fails at once would fail again: then skein ends the application."""
     (tmp_path / "python").write_text(f"#!/bin/bash\n{f'touch {SERVING_FILE}' if serving else ''}\n{end}\n")
     (tmp_path / "python").chmod(0o755)

@@ -45,7 +45,7 @@ def look():
     return list(findings(YarnOptions(python="/usr/bin/python3"), never))
 
 
-def test_a_configuration_that_is_missing_or_names_no_resource_manager_ends_it(conf):
+def test_a_missing_resource_manager_ends_it(conf):
     (finding,) = look()
     assert (finding.name, finding.ok) == ("configuration", False)
     assert "yarn-site.xml" in finding.detail
@@ -55,7 +55,7 @@ def test_a_configuration_that_is_missing_or_names_no_resource_manager_ends_it(co
     assert "does not say where the ResourceManager is" in finding.detail
 
 
-def test_every_program_that_is_missing_is_named_with_a_remedy(conf):
+def test_every_missing_program_has_a_remedy(conf):
     conf("yarn.resourcemanager.hostname", "master")
     *good, finding = look()
     assert [one.name for one in good] == ["configuration"]
@@ -71,7 +71,7 @@ def test_every_program_that_is_missing_is_named_with_a_remedy(conf):
     assert "PATH" in finding.remedy
 
 
-def test_nothing_is_packed_where_a_job_could_not_be_sent(conf):
+def test_nothing_is_packed_without_yarn_and_java(conf):
     with pytest.raises(ConfigError, match="no command `yarn` on the PATH"):
         run_application(JobSpec(("python", "train.py"), 1))
     conf.program("yarn", "Hadoop 3.4.3")

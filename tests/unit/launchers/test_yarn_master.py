@@ -125,7 +125,7 @@ def test_a_master_knows_how_many_were_before_it(container, attempt):
     assert attempt_of(container) == attempt
 
 
-def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom():
+def test_a_containers_end_is_one_event():
     clock = ManualClock()
     app, made = platform(clock, FAILED=["worker-1"], RUNNING=["worker-0"])
     (event,) = made.events()
@@ -138,7 +138,7 @@ def test_the_end_of_a_container_is_an_event_once_and_asked_for_seldom():
     assert app.asked == 2
 
 
-def test_a_container_is_named_with_the_node_that_yarn_has_given():
+def test_a_container_is_named_with_its_node():
     app, made = platform(RUNNING=["worker-1"])
     app.becomes("worker-1_0", "RUNNING", node="node7")
     made.events()
@@ -147,7 +147,7 @@ def test_a_container_is_named_with_the_node_that_yarn_has_given():
     assert made.subject(NodeFacts(name="worker-1", host="h", instance="another")) == "the container of worker-1 on h"
 
 
-def test_a_container_that_is_over_is_explained_as_far_as_is_known():
+def test_a_finished_container_is_explained_if_known():
     _, made = platform(FAILED=["worker-1"], KILLED=["worker-2"], RUNNING=["worker-0"])
     assert made.explain(NodeFacts(name="worker-1"), 15.0) == "was ended (it took too much memory)"
     assert made.explain(NodeFacts(name="worker-2"), 15.0) == "was ended"
@@ -185,20 +185,20 @@ def test_nothing_runs_twice_under_a_name():
     assert news() == []  # it was our doing
 
 
-def test_the_end_of_a_container_is_no_event_once_another_one_is_requested():
+def test_requesting_another_container_drops_the_end():
     app, made, news = began("RUNNING")
     app.becomes("worker-0_0", "SUCCEEDED")
     made.request([settings("worker-0")])
     assert news() == []
 
 
-def test_a_container_that_is_on_its_way_is_not_requested_twice():
+def test_a_container_underway_is_not_requested_twice():
     app, made, _ = began("REQUESTED")
     made.request([settings("worker-0")])
     assert len(app.containers) == 1
 
 
-def test_a_container_that_is_not_needed_is_ended_whether_it_has_come_or_not():
+def test_an_unneeded_container_is_always_ended():
     app, made, news = began("REQUESTED", "RUNNING", "FAILED")
     for name in ("worker-0", "worker-1", "worker-2"):
         made.release(name)
@@ -206,7 +206,7 @@ def test_a_container_that_is_not_needed_is_ended_whether_it_has_come_or_not():
     assert news() == [("worker-2", "yarn-worker-2-0")]
 
 
-def test_the_machine_of_a_container_is_that_of_the_newest_one():
+def test_a_containers_machine_is_the_newest():
     app, made, news = began("RUNNING")
     app.becomes("worker-0_0", "RUNNING", node="node1")
     assert made.machine("worker-0") == "node1"
@@ -220,7 +220,7 @@ def test_the_machine_of_a_container_is_that_of_the_newest_one():
     assert made.machine("worker-0") == "node2"
 
 
-def test_what_became_of_an_agent_is_said_of_its_own_container():
+def test_an_agent_is_explained_by_its_container():
     app, made, _ = began("FAILED")
     app.becomes("worker-0_0", "FAILED", node="node1")
     app.add_container("worker-0")
@@ -234,7 +234,7 @@ def test_what_became_of_an_agent_is_said_of_its_own_container():
     assert places["worker-0"][0] == "node2"
 
 
-def test_an_application_master_that_does_not_answer_is_an_error_that_is_tried_again_later():
+def test_an_unanswered_request_is_an_error():
     app, made, news = began("RUNNING")
     app.broken = True
     with pytest.raises(LaunchError, match="asking for containers: skein is away"):

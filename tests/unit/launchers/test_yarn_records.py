@@ -23,7 +23,7 @@ def test_a_record_is_there_until_it_is_forgotten():
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", f"../{APPLICATION}", f"{APPLICATION}/"])
-def test_what_is_no_application_has_no_record_and_other_jobs_stay(name, directory):
+def test_an_invalid_name_touches_no_other_record(name, directory):
     remember(APPLICATION, RECORD)
     remember(name, RECORD)
     assert recall(name) is None

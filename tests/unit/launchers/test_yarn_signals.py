@@ -121,7 +121,7 @@ def test_no_wait_after_a_second_one():
     assert yarn.cancelled == (False, True)
 
 
-def test_when_it_is_about_to_be_left_to_itself():
+def test_just_before_it_is_detached():
     yarn = Yarn(None)
     assert submit(yarn, detach=True, interrupted=True).ended.outcome.stopped_by == signal.SIGINT
     assert yarn.killed

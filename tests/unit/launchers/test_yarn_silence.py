@@ -84,7 +84,7 @@ class Skein:
     Security = SimpleNamespace(new_credentials=lambda: None)
 
 
-def test_an_application_that_was_sent_too_late_does_not_stay():
+def test_an_application_sent_too_late_is_killed():
     slow = Slow()
     with pytest.raises(SkeinError, match=r"submitting the application took more than 0\.05 s"):
         YarnClient(slow, Skein, start=0.05, late=0.05).submit({})
@@ -92,7 +92,7 @@ def test_an_application_that_was_sent_too_late_does_not_stay():
     assert slow.killed.get(timeout=within(20)) == "application_1_1"
 
 
-def test_skeins_process_lives_until_it_is_known_what_became_of_the_application():
+def test_a_late_application_is_still_killed():
     """A process that has given up could not kill an application that YARN accepts a moment later."""
     slow = Slow()
     threading.Timer(0.5, slow.sent.set).start()
@@ -106,14 +106,14 @@ def test_who_stops_before_the_submission_submits_nothing():
     assert YarnClient(None, Skein).submit({}, lambda: True) is None
 
 
-def test_skeins_process_is_killed_where_it_does_not_end():
+def test_skeins_process_is_killed_if_it_stays():
     killed = threading.Event()
     hangs = SimpleNamespace(close=threading.Event().wait, _proc=SimpleNamespace(kill=killed.set))
     end_driver(hangs, 0.05)
     assert killed.is_set()
 
 
-def test_sending_of_files_is_not_awaited_after_ctrl_c():
+def test_sending_files_ends_with_ctrl_c():
     looks, slow = [], Slow()
 
     def cancelled():
@@ -159,7 +159,7 @@ def test_an_end_is_seen_later():
     assert yarn(5).wait_for_end("application_1_1", 40.0).final_status == "SUCCEEDED"
 
 
-def test_an_end_is_waited_for_until_it_is_enough():
+def test_waiting_for_an_end_can_be_cancelled():
     running = YarnClient(Client(0, RUNNING), SKEIN, ManualClock())
     looks = []
 
@@ -171,12 +171,12 @@ def test_an_end_is_waited_for_until_it_is_enough():
     assert len(looks) == 3
 
 
-def test_an_end_that_is_not_reported_is_an_error():
+def test_an_unreported_end_is_an_error():
     with pytest.raises(SkeinError, match="report of application_1_1: Unable to connect"):
         yarn(10**6).wait_for_end("application_1_1", 40.0)
 
 
-def test_an_error_of_skeins_without_a_word_is_worded():
+def test_an_error_of_skein_without_text_explains():
     """skein raises an empty DriverError where Java's exception has no message."""
     client = Client(10**6)
     client.said = ""
@@ -189,19 +189,19 @@ def test_the_coordinator_is_found_later():
     assert submitted(YarnClient(Client(5, RUNNING), SKEIN, ManualClock()))._find_coordinator([]) == "127.0.0.1:1"
 
 
-def test_a_coordinator_that_is_not_reported_is_an_error():
+def test_an_unreported_coordinator_is_an_error():
     with pytest.raises(SkeinError, match="Unable to connect"):
         submitted(yarn(10**6))._find_coordinator([])
 
 
-def test_the_outcome_is_shown_although_yarn_does_not_describe_the_application(capsys):
+def test_the_outcome_shows_without_yarns_description(capsys):
     row = ContainerRow("worker-0", ("worker:0",), "h", "the page of its log", 1.0)
     ended = HostedOutcome(JobOutcome((), initialised=True, results={"worker:0": b"1"}), (row,))
     assert submitted(yarn(10**6))._described(ended).ended == ended
     assert "the page of its log" in capsys.readouterr().err
 
 
-def test_containers_of_an_application_that_was_killed_are_not_the_cause():
+def test_containers_of_killed_applications_are_no_cause():
     """Their nodes may end before the master's."""
     gone = AppState("KILLED", "KILLED", "killed by a user", "default", "", "h")
     lost = JobOutcome((), initialised=True, agent_failure="the container of worker-0 was ended", host_lost=True)
@@ -217,7 +217,7 @@ def test_containers_of_an_application_that_was_killed_are_not_the_cause():
         assert (reported.agent_failure, reported.not_restarted) == (failure, final)
 
 
-def test_ranks_that_yarn_has_stopped_with_the_application_are_not_the_cause():
+def test_ranks_stopped_by_yarn_are_no_cause():
     gone = AppState("FAILED", "FAILED", "the master was killed", "default", "", "h")
     stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, ExitReason.STOPPED)
     raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0)

@@ -97,7 +97,7 @@ def test_containers_that_come_later_are_not_waited_for(capsys):
     assert said(Yarn(frozenset({"worker-2"})), capsys, looks=3) == []
 
 
-def test_a_master_that_does_not_begin_is_named_once(capsys):
+def test_a_master_not_beginning_is_named_once(capsys):
     with pytest.raises(RendezvousError, match=r"is accepted after 60 s: .* YARN says: AM limit exceeded"):
         said(Yarn(state="ACCEPTED", why="AM limit exceeded"), capsys)
     lines = [line for line in capsys.readouterr().err.splitlines() if "has not begun" in line]
@@ -105,7 +105,7 @@ def test_a_master_that_does_not_begin_is_named_once(capsys):
     assert lines == [f"tfcollective: {APPLICATION} is accepted after 15 s: {need}; YARN says: AM limit exceeded"]
 
 
-def test_what_is_not_granted_is_asked_of_the_master():
+def test_the_master_knows_what_is_not_granted():
     class Client:
         @contextmanager
         def connect(self, app_id, *, wait, security):

@@ -51,7 +51,7 @@ def test_a_container_sees_its_own_group_only(tmp_path, group):
     assert quota_cores(tmp_path) == 2
 
 
-def test_where_the_kernel_does_not_say_there_is_none(tmp_path):
+def test_without_a_kernels_quota_there_is_none(tmp_path):
     assert quota_cores(tmp_path) is None
     assert available_cores() >= 1
 
@@ -81,7 +81,7 @@ def test_memory_of_version_1(tmp_path, limit, expected):
     assert memory_limit(tmp_path) == expected
 
 
-def test_what_the_kernel_has_killed_for_lack_of_memory(tmp_path):
+def test_memory_kills_by_the_kernel(tmp_path):
     proc = tmp_path / "self"
     proc.mkdir()
     assert memory_kills(proc) is None
@@ -95,7 +95,7 @@ def test_what_the_kernel_has_killed_for_lack_of_memory(tmp_path):
     assert memory_kills(proc) == MemoryKills("control group", 2)
 
 
-def test_what_the_kernel_has_killed_in_a_group_of_version_1(tmp_path):
+def test_memory_kills_of_version_1(tmp_path):
     unified = mounted(tmp_path / "unified", "cgroup2")  # without the controller
     (tmp_path / "mountinfo").write_text(unified + mounted(tmp_path, "cgroup", controllers="rw,memory"))
     (tmp_path / "cgroup").write_text("5:memory:/job\n0::/\n")

@@ -8,7 +8,7 @@ def without_routes(monkeypatch, interfaces):
     monkeypatch.setattr(network, "interface_addresses", lambda: interfaces)
 
 
-def test_without_a_default_route_an_interface_that_others_reach_is_chosen(monkeypatch):
+def test_without_default_route_a_reachable_interface_wins(monkeypatch):
     without_routes(monkeypatch, {"lo": ("127.0.0.1", "::1"), "eth0": ("fd00::5", "10.1.2.3"), "eth1": ("10.9.9.9",)})
     assert network.own_address(()) == "10.1.2.3"
 

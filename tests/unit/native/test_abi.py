@@ -74,7 +74,7 @@ def _declared_enums() -> dict[str, dict[str, int]]:
     return enums
 
 
-def test_every_function_is_in_the_table_and_nothing_else() -> None:
+def test_the_table_has_exactly_every_function() -> None:
     assert set(_declared_functions()) == set(abi.FUNCTIONS)
 
 
@@ -219,7 +219,7 @@ def test_every_transport_can_be_chosen():
     ("field", "setting"),
     [("connect_timeout", "start_timeout"), ("op_timeout", "op_timeout"), ("stall_warning", "stall_warning")],
 )
-def test_limits_that_are_not_given_are_the_same_in_both_languages(field: str, setting: str) -> None:
+def test_default_limits_agree_in_both_languages(field: str, setting: str) -> None:
     header = (HEADER.parents[2] / "capi" / "communicator_impl.h").read_text()
     (native,) = re.findall(rf"double {field}_s = ([\d.]+);", header)
     assert getattr(CommunicatorOptions(), field) == getattr(Settings(), setting) == float(native)

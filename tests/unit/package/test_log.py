@@ -34,7 +34,7 @@ def test_a_warning_has_our_prefix(capsys: pytest.CaptureFixture[str]) -> None:
     assert written.count("rank 1 is late") == 1
 
 
-def test_a_program_that_sets_up_logging_afterwards_gets_them_instead(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_later_logging_setup_takes_over(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
 
     class Own(logging.Handler):

@@ -31,7 +31,7 @@ def test_one_place_has_the_version_and_others_follow(path, before):
     assert version_of(path, before) == version_of("tfcollective/_base/version.py", "__version__ = ")
 
 
-def test_the_tests_run_with_each_tensorflow_that_is_said_to_be_tested():
+def test_tests_run_with_every_tested_tensorflow():
     listed = re.search(r"^TENSORFLOWS_WITH \?= (.*) nightly$", MAKEFILES, re.MULTILINE)[1]
     assert tuple(version.rpartition(".")[0] for version in listed.split()) == TENSORFLOWS
     assert f"| TensorFlow | {TENSORFLOWS[0]} to {TENSORFLOWS[-1]}" in (
@@ -119,7 +119,7 @@ def assemble(sites, pages):
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_the_site_leads_to_the_newest_version_and_keeps_the_others(tmp_path):
+def test_the_site_leads_to_the_newest_version(tmp_path):
     sites, pages = tmp_path / "sites", tmp_path / "pages"
     sites.mkdir()
     for version in ("0.9.1", "0.10.0", "0.9.0"):

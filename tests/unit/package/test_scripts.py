@@ -19,7 +19,7 @@ TOOLS = Path(__file__).parents[3] / "tools"
         (["packs"], "FOLDER/gpu_check.sh"),
     ],
 )
-def test_the_script_for_gpus_says_how_it_is_used(arguments, message):
+def test_the_gpu_script_explains_its_usage(arguments, message):
     done = subprocess.run(
         ["bash", str(TOOLS / "gpu_check.sh"), *arguments], capture_output=True, text=True, timeout=120, check=False
     )

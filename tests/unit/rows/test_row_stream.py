@@ -36,7 +36,7 @@ def beside(act):
     return thread, errors
 
 
-def test_pieces_come_whole_and_in_order_and_then_the_end(writer):
+def test_pieces_come_whole_and_in_order(writer):
     pieces = [b"a", b"b" * 5_000_000, b"c"]
 
     def send():
@@ -52,7 +52,7 @@ def test_pieces_come_whole_and_in_order_and_then_the_end(writer):
     assert errors == []
 
 
-def test_who_lacks_the_key_gets_nothing_and_the_reader_comes_all_the_same(writer):
+def test_a_connection_without_the_key_gets_nothing(writer):
     thread, errors = beside(lambda: (writer.accept(), writer.send(b"rows")))
     with pytest.raises(ProtocolError):
         RowReader(writer.address, new_key())
@@ -65,7 +65,7 @@ def test_who_lacks_the_key_gets_nothing_and_the_reader_comes_all_the_same(writer
     assert errors == []
 
 
-def test_connections_that_say_nothing_do_not_hold_up_the_reader(writer):
+def test_silent_connections_do_not_delay_the_reader(writer):
     host, _, port = writer.address.rpartition(":")
     with ExitStack() as opened:
         silent = [opened.enter_context(socket.create_connection((host, int(port)))) for _ in range(3)]
@@ -79,7 +79,7 @@ def test_connections_that_say_nothing_do_not_hold_up_the_reader(writer):
     assert errors == []
 
 
-def test_a_source_that_lacks_the_key_is_not_believed():
+def test_a_source_without_the_key_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pretend():
@@ -95,7 +95,7 @@ def test_a_source_that_lacks_the_key_is_not_believed():
         thread.join()
 
 
-def test_a_source_that_ends_early_or_names_a_length_out_of_reason_is_an_error(writer):
+def test_a_cut_or_oversized_source_is_refused(writer):
     thread, _ = beside(writer.accept)
     reader = RowReader(writer.address, KEY)
     thread.join()
@@ -117,7 +117,7 @@ def test_a_piece_out_of_reason_is_not_sent(writer, monkeypatch):
             writer.send(b"four")
 
 
-def test_closing_ends_a_wait_for_a_reader_and_one_for_room(writer):
+def test_closing_ends_waits_of_the_writer(writer):
     thread, errors = beside(writer.accept)
     other = RowWriter(KEY)
     waits, more = beside(lambda: (other.accept(), [other.send(bytes(1 << 20)) for _ in range(100)]))

@@ -3,7 +3,7 @@
 from tfcollective._runtime.change_times import ChangeTimes
 
 
-def test_each_change_is_published_once_at_the_first_commit():
+def test_each_change_is_published_at_first_commit():
     now, heard = [10.0], []
     times = ChangeTimes(heard.append, lambda: now[0])
     times.synced()
@@ -20,7 +20,7 @@ def test_each_change_is_published_once_at_the_first_commit():
     assert heard == [{"generation": generation, **phases} for generation in (2, 3)]
 
 
-def test_a_world_that_breaks_before_the_first_step_is_not_published():
+def test_a_world_broken_early_is_not_published():
     now, heard = [0.0], []
     times = ChangeTimes(heard.append, lambda: now[0])
     times.connected(2, 0.0)
@@ -30,7 +30,7 @@ def test_a_world_that_breaks_before_the_first_step_is_not_published():
     assert [one["generation"] for one in heard] == [3]
 
 
-def test_a_newcomer_says_at_once_that_it_has_the_state():
+def test_a_newcomer_announces_its_state_at_once():
     heard = []
     times = ChangeTimes(heard.append, lambda: 0.0)
     times.connected(2, 0.0)

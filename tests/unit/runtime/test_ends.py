@@ -43,7 +43,7 @@ def run(program, **environ):
         ("ValueError('x')", 1),
     ],
 )
-def test_an_error_that_nothing_catches_has_its_code_and_its_traceback(error, code):
+def test_an_uncaught_error_keeps_code_and_traceback(error, code):
     done = run(f"{HOOKED}\nimport atexit; atexit.register(print, 'at exit')\nraise {error}")
     assert done.returncode == code
     assert done.stdout == "at exit\n"
@@ -51,7 +51,7 @@ def test_an_error_that_nothing_catches_has_its_code_and_its_traceback(error, cod
     assert "Error: x" in done.stderr
 
 
-def test_init_puts_the_hook_in_place_where_no_launcher_watches():
+def test_without_a_launcher_init_installs_the_hook():
     program = "import tfcollective; tfcollective.init()"
     wrong = {"TFCOLLECTIVE_IDENTITY": "slurm"}
     assert run(program, **wrong).returncode == 64
@@ -59,7 +59,7 @@ def test_init_puts_the_hook_in_place_where_no_launcher_watches():
     assert run(program, **launched).returncode == 1
 
 
-def test_an_error_of_tensorflow_counts_where_a_rank_was_lost(monkeypatch):
+def test_a_tensorflow_error_after_a_loss_counts(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", lambda *_: None)
     error = type("AbortedError", (Exception,), {"__module__": "tensorflow.errors"})("gone")
     hook = ExitCodeHook(lambda: PeerLostError("gone", peer=1))

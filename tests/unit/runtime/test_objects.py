@@ -83,7 +83,7 @@ def test_bytes_come_as_they_were_sent():
 
 @pytest.mark.parametrize("operation", [broadcast, allgather])
 @pytest.mark.parametrize("place", [*range(0, payload.SEAL_BYTES, 7), payload.SEAL_BYTES - 1])
-def test_a_seal_that_was_changed_anywhere_is_refused_before_anything_else_comes(operation, place):
+def test_a_changed_seal_is_refused_first(operation, place):
     names = []
 
     def change(name, sent):
@@ -97,7 +97,7 @@ def test_a_seal_that_was_changed_anywhere_is_refused_before_anything_else_comes(
 
 
 @pytest.mark.parametrize("operation", [broadcast, allgather])
-def test_bytes_that_were_changed_are_refused_and_the_error_names_rank_and_operation(operation):
+def test_changed_bytes_name_rank_and_operation(operation):
     def change(name, sent):
         return sent if name.endswith("/seal") else b"F" + sent[1:]
 
@@ -124,7 +124,7 @@ WHERE = [3, 0, "thing", 0, 1]
 
 
 @pytest.mark.parametrize("other", [[2, *WHERE[1:]], [3, 1, *WHERE[2:]], [3, 0, "other", 0, 1], [*WHERE[:4], 0]])
-def test_a_seal_is_for_one_generation_process_set_operation_and_sender(other):
+def test_a_seal_fits_one_operation_and_sender(other):
     sealed = payload.seal(b"data", KEY, WHERE)
     assert payload.open_seal(sealed, KEY, WHERE).fits(b"data")
     assert payload.open_seal(sealed, KEY, other) is None

@@ -8,7 +8,7 @@ from tfcollective._runtime.phase import Phase, next_phase
 LIFE = (Phase.WAITING, Phase.BETWEEN, Phase.ENTERING, Phase.BETWEEN, Phase.BETWEEN, Phase.ENTERING, Phase.IN_WORLD)
 
 
-def test_a_newcomer_enters_the_world_though_it_breaks_once_on_the_way():
+def test_a_newcomer_enters_after_one_broken_world():
     at = LIFE[0]
     for phase in LIFE[1:]:
         at = next_phase(at, phase)
@@ -16,7 +16,7 @@ def test_a_newcomer_enters_the_world_though_it_breaks_once_on_the_way():
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_a_rank_may_leave_the_job_in_every_phase_and_never_returns(phase):
+def test_a_rank_may_always_leave_never_return(phase):
     assert next_phase(phase, Phase.ENDED) is Phase.ENDED
     if phase is not Phase.ENDED:
         with pytest.raises(StateError, match=f"out of the job: it cannot be {phase.value} next"):
@@ -24,6 +24,6 @@ def test_a_rank_may_leave_the_job_in_every_phase_and_never_returns(phase):
 
 
 @pytest.mark.parametrize("phase", [Phase.WAITING, Phase.IN_WORLD])
-def test_no_world_is_entered_without_leaving_the_last_one(phase):
+def test_a_world_is_left_before_the_next(phase):
     with pytest.raises(StateError, match=f"this process is {phase.value}: it cannot be entering a world next"):
         next_phase(phase, Phase.ENTERING)

@@ -26,7 +26,7 @@ def test_a_set_has_ranks_each_once(ranks: object) -> None:
         ProcessSet(ranks)
 
 
-def test_a_set_that_is_not_registered_knows_only_its_ranks() -> None:
+def test_an_unregistered_set_knows_only_its_ranks() -> None:
     mine = ProcessSet([2, 0])
     assert mine.ranks == [0, 2]
     assert (mine.process_set_id, mine.size(), mine.rank(), mine.included(), mine.mpi_comm) == (None,) * 5
@@ -150,7 +150,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list]]:
     run(lambda rank: rank.world.close())
 
 
-def test_members_reduce_among_themselves_and_all_know_the_set(together: Callable[..., list]) -> None:
+def test_members_reduce_among_themselves(together: Callable[..., list]) -> None:
     def check(rank: Rank) -> object:
         outer, single = rank.add(0, 2), rank.add(1)
         total = rank.total(outer if outer.included() else single)
@@ -185,7 +185,7 @@ def test_errors_name_the_ranks_of_the_world(together: Callable[..., list]) -> No
     assert text.startswith("in a process set, where rank 0 is the world's rank 1, 1 is the world's rank 2: ")
 
 
-def test_warnings_of_a_slow_operation_name_the_ranks_of_the_world(together: Callable[..., list]) -> None:
+def test_slow_operation_warnings_name_world_ranks(together: Callable[..., list]) -> None:
     warned = threading.Event()
     texts: list[str] = []
 
@@ -212,7 +212,7 @@ def test_warnings_of_a_slow_operation_name_the_ranks_of_the_world(together: Call
     assert "rank 1 has not" in texts[0]
 
 
-def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callable[..., list]) -> None:
+def test_a_removed_sets_number_is_not_reused(together: Callable[..., list]) -> None:
     def check(rank: Rank) -> tuple:
         first = rank.add(0, 1)
         removed = rank.sets.remove(first, SIZE)
@@ -227,7 +227,7 @@ def test_a_removed_set_is_gone_and_its_number_is_not_used_again(together: Callab
     assert together(check) == [(True, False, 2, 1.0), (True, False, 2, 1.0), (True, False, 2, None)]
 
 
-def test_ranks_that_disagree_all_get_an_error_and_can_continue(together: Callable[..., list]) -> None:
+def test_disagreeing_ranks_get_errors_and_continue(together: Callable[..., list]) -> None:
     def check(rank: Rank) -> float | None:
         with pytest.raises(InvalidArgumentError, match=r"rank 2: .*\[0, 2\]"):
             rank.add(*([0, 2] if rank.rank == 2 else [0, 1]))
@@ -237,7 +237,7 @@ def test_ranks_that_disagree_all_get_an_error_and_can_continue(together: Callabl
     assert together(check) == [1.0, 1.0, None]
 
 
-def test_a_member_that_cannot_connect_is_reported_to_all(together: Callable[..., list]) -> None:
+def test_a_member_that_cannot_connect_is_reported(together: Callable[..., list]) -> None:
     def check(rank: Rank) -> str:
         rank.refuse_to_connect = True
         with pytest.raises(CollectiveError) as caught:

@@ -34,7 +34,7 @@ def identity(rank=1, host="127.0.0.1", port=5, key=None, hosts=()):
         (["127.0.0.2"], ["127.0.0.2"], True, "127.0.0.2"),
     ],
 )
-def test_rank_0_listens_where_it_is_listed_if_it_can(addresses, own, all_local, chosen):
+def test_rank_0_listens_where_it_is_listed(addresses, own, all_local, chosen):
     assert choose_listening_host(addresses, own.__contains__, all_local=all_local) == chosen
 
 
@@ -91,13 +91,13 @@ def test_while_waiting_it_says_for_whom(caplog):
     assert "waiting for worker:0 (rank 0): no answer from the coordinator" in caplog.text
 
 
-def test_a_key_of_ones_own_differs_from_job_to_job(tmp_path):
+def test_an_own_key_differs_between_jobs(tmp_path):
     settings = Settings(runtime_dir=str(tmp_path / "jobs"))
     keys = {rendezvous._job_key(settings, Identity(**{**vars(identity()), "job_id": name})) for name in ("a", "b", "a")}
     assert len(keys) == 2
 
 
-def test_the_connections_of_ranks_are_bound_to_their_job():
+def test_connections_of_ranks_belong_to_their_job():
     """Two jobs that were given one key have different ones there."""
     one, other = (Identity(**{**vars(identity(key=KEY)), "job_id": name}) for name in ("a", "b"))
     assert native._rank_key(one) != native._rank_key(other)

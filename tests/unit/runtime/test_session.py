@@ -37,7 +37,7 @@ from tfcollective._runtime.native import NativeEngine, identify
 from tfcollective._runtime.session import Session
 
 
-def test_a_process_that_runs_its_parents_script_once_more_is_told_where_init_belongs(monkeypatch):
+def test_a_rerun_parent_script_learns_about_init(monkeypatch):
     monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
     several = {
         "OMPI_COMM_WORLD_RANK": "1",
@@ -100,7 +100,7 @@ def elastic_session(*worlds: Callable[[], None]) -> tuple[NextWorlds, Session]:
     return engine, Session(engine, JoinResult(settings, identity, SINGLE, generation=1))
 
 
-def test_a_rank_that_does_not_connect_to_the_next_world_costs_one_more_and_is_not_called_lost() -> None:
+def test_a_rank_not_connecting_is_not_lost() -> None:
     """Nor is the one that has waited for it, and says so to the others."""
     engine, session = elastic_session(
         raises(CollectiveTimeoutError("rank 2 did not connect to rank 0", peer=2)),
@@ -113,7 +113,7 @@ def test_a_rank_that_does_not_connect_to_the_next_world_costs_one_more_and_is_no
     session.close()
 
 
-def test_sigterm_ends_a_rank_that_waits_for_the_next_world(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigterm_ends_waiting_for_the_next_world(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may not come to it for as long as an operation may take."""
 
     class Broken(elastic.State):
@@ -138,7 +138,7 @@ def test_sigterm_ends_a_rank_that_waits_for_the_next_world(monkeypatch: pytest.M
     runtime.shutdown()
 
 
-def test_a_rank_that_waits_for_the_next_world_stops_neither_other_threads_nor_the_end_of_its_process(
+def test_waiting_for_the_next_world_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     waiting, ended = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def test_a_rank_that_waits_for_the_next_world_stops_neither_other_threads_nor_th
     assert not session._open_communicators()
 
 
-def test_a_signal_handler_may_leave_the_world_wherever_it_interrupts_the_main_thread() -> None:
+def test_a_signal_handler_may_leave_the_world() -> None:
     _, session = elastic_session()
     session.communicator()
     with ThreadPoolExecutor() as pool:
@@ -174,7 +174,7 @@ def test_a_signal_handler_may_leave_the_world_wherever_it_interrupts_the_main_th
         pool.submit(interrupted).result(within(30))
 
 
-def test_what_ends_the_world_ends_it_also_while_a_rank_is_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborting_while_apart_ends_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     _, session = elastic_session()
     world = session.communicator()
     with session.apart():
@@ -187,7 +187,7 @@ def test_what_ends_the_world_ends_it_also_while_a_rank_is_apart(monkeypatch: pyt
     session.close()
 
 
-def test_a_rank_that_leaves_while_it_is_apart_leaves_the_world_too() -> None:
+def test_leaving_while_apart_leaves_the_world() -> None:
     _, session = elastic_session()
     world = session.communicator()
     with session.apart():
@@ -197,7 +197,7 @@ def test_a_rank_that_leaves_while_it_is_apart_leaves_the_world_too() -> None:
         session.communicator()
 
 
-def test_each_outermost_training_ends_with_word_to_the_coordinator() -> None:
+def test_each_outermost_training_tells_the_coordinator() -> None:
     settings, identity = Settings(elastic=True), discover(Settings(), {})
     coordinator: Any = Coordinator()
     session = Session(NextWorlds(settings, identity, []), JoinResult(settings, identity, SINGLE, client=coordinator))
@@ -211,7 +211,7 @@ def test_each_outermost_training_ends_with_word_to_the_coordinator() -> None:
     assert coordinator.done_said == [False, True, False]
 
 
-def test_a_rank_asks_again_for_the_next_world_when_its_connection_to_the_coordinator_breaks() -> None:
+def test_a_broken_connection_asks_for_worlds_again() -> None:
     settings, identity = Settings(elastic=True), discover(Settings(), {})
 
     class Breaks(Coordinator):
@@ -235,9 +235,7 @@ def test_a_rank_asks_again_for_the_next_world_when_its_connection_to_the_coordin
 
 
 @pytest.mark.parametrize("source", ["launcher", "tf_config"])
-def test_a_rank_of_a_job_inside_another_writes_nothing_for_the_outer_agent(
-    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nested_rank_writes_nothing_outside(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TF_CONFIG has said who it is, and it has inherited what the agent has given the rank that has started it."""
     monkeypatch.setattr(sys, "excepthook", lambda *_given: None)
     settings = Settings(beat_dir=str(tmp_path), failure_file=str(tmp_path / "failure"))

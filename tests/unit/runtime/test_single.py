@@ -88,7 +88,7 @@ def test_callbacks_run_at_shutdown() -> None:
     assert calls == [False]
 
 
-def test_what_ranks_count_together_begins_anew_after_what_one_has_done_apart(single: None) -> None:
+def test_common_counts_begin_anew_after_being_apart(single: None) -> None:
     calls: list[str] = []
     runtime.on_shutdown(lambda: calls.append("names"))
     runtime.on_new_world(lambda: calls.append("steps"))
@@ -100,7 +100,7 @@ def test_what_ranks_count_together_begins_anew_after_what_one_has_done_apart(sin
     assert calls == ["names", "steps"]
 
 
-def test_a_callback_that_fails_does_not_keep_the_world_open(single: None) -> None:
+def test_a_failing_callback_still_closes_the_world(single: None) -> None:
     world = runtime.get_communicator()
     runtime.on_shutdown([].pop)
     with pytest.raises(IndexError):
@@ -138,7 +138,7 @@ def test_from_another_thread() -> None:
     tfcollective.shutdown()
 
 
-def test_a_fork_keeps_its_rank_but_must_not_communicate(single: None) -> None:
+def test_a_fork_keeps_its_rank_without_communicating(single: None) -> None:
     runtime.get_communicator()
     read_end, write_end = os.pipe()
     child = os.fork()

@@ -5,7 +5,7 @@ from manual_clock import ManualClock
 from tfcollective._runtime.step_rate import StepRate
 
 
-def test_it_speaks_now_and_then_and_at_the_end():
+def test_it_reports_at_intervals_and_finally():
     clock, said, asked, steps = ManualClock(100.0), [], [], []
 
     def count():

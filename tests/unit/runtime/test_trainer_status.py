@@ -86,7 +86,7 @@ def test_the_last_word_is_posted_at_the_end(server):
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError("refused"), http.client.BadStatusLine("refused")])
-def test_a_server_that_is_not_there_costs_one_warning(tmp_path, caplog, error):
+def test_a_missing_server_costs_one_warning(tmp_path, caplog, error):
     (tmp_path / "token").write_text("secret-token")
 
     def refuse(*_):

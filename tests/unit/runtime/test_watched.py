@@ -47,7 +47,7 @@ def never(cause: str) -> None:
     pytest.fail(f"the call was cancelled: {cause}")
 
 
-def test_the_result_comes_back_and_the_coordinator_is_not_asked() -> None:
+def test_a_result_comes_without_asking_the_coordinator() -> None:
     asked: list[int] = []
     quiet = within(20)  # on a busy machine even this call may take long
     assert call_watched(lambda: 7, lambda: asked.append(1), never, LATER, quiet=quiet) == 7
@@ -56,7 +56,7 @@ def test_the_result_comes_back_and_the_coordinator_is_not_asked() -> None:
     assert asked == []
 
 
-def test_people_are_told_of_connections_that_do_not_come(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_connections_are_announced(caplog: pytest.LogCaptureFixture) -> None:
     came = threading.Event()
 
     def find_lost() -> None:
@@ -66,7 +66,7 @@ def test_people_are_told_of_connections_that_do_not_come(caplog: pytest.LogCaptu
     assert call_watched(lambda: came.wait(within(60)), find_lost, never, LATER, quiet=0.01, remind=0.01)
 
 
-def test_the_end_of_a_rank_ends_the_wait_and_the_call() -> None:
+def test_a_lost_rank_ends_wait_and_call() -> None:
     stuck = Stuck()
     with pytest.raises(PeerLostError, match="rank 2 was killed before all ranks were connected") as caught:
         call_watched(stuck.call, lambda: (2, "rank 2 was killed"), stuck.cancel, LATER)
@@ -104,7 +104,7 @@ def test_what_the_call_itself_says_comes_first() -> None:
         call_watched(call, find_lost, never, LATER, own_error=within(20))
 
 
-def test_a_rank_that_has_heard_of_the_lost_one_before_is_not_blamed() -> None:
+def test_a_rank_reporting_a_loss_is_blameless() -> None:
     found = threading.Event()
 
     def call() -> None:
@@ -120,7 +120,7 @@ def test_a_rank_that_has_heard_of_the_lost_one_before_is_not_blamed() -> None:
     assert caught.value.peer == 2
 
 
-def test_a_rank_that_stops_for_its_own_reason_is_named() -> None:
+def test_a_rank_stopping_by_itself_is_named() -> None:
     def call() -> None:
         raise CollectiveAbortedError("rank 1 stopped: KeyboardInterrupt", peer=1)
 
@@ -180,7 +180,7 @@ def interrupted(connect: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_connect_that_is_interrupted_leaves_no_thread_and_no_descriptor(rank: int) -> None:
+def test_an_interrupted_connect_leaves_nothing_open(rank: int) -> None:
     identity = Identity(TaskKey("worker", rank), 2, None, "job", KEY, "launcher", "node")
     engine = NativeEngine(Settings(), identity)
     with Listener("127.0.0.1", "node") as absent:

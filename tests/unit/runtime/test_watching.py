@@ -56,7 +56,7 @@ def test_a_crash_is_recorded_reported_and_shown(tmp_path: Path, quiet: list[Base
     assert isinstance(quiet[0], ValueError)
 
 
-def test_the_others_get_the_cause_even_if_the_record_fails() -> None:
+def test_others_get_the_cause_without_a_record() -> None:
     aborted: list[str] = []
 
     def fail() -> None:
@@ -95,7 +95,7 @@ def test_an_error_raised_because_of_a_collective_counts() -> None:
     assert not came_through_collective(RuntimeError("own"))
 
 
-def test_a_record_that_cannot_be_written_does_not_hide_the_error(quiet: list[BaseException]) -> None:
+def test_an_unwritable_record_does_not_hide_errors(quiet: list[BaseException]) -> None:
     aborted: list[str] = []
     hook = CrashHook("/nonexistent/record", aborted.append, lambda: None)
     hook.install()
@@ -134,9 +134,7 @@ def test_an_error_of_configuration_in_init_is_recorded(record_file: Path, monkey
     assert "pigeons" in record.message
 
 
-def test_an_error_in_init_that_the_program_catches_leaves_no_record_once_it_has_joined(
-    record_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_joining_removes_an_init_errors_record(record_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
         tfcollective.init(engine="pigeons")
     assert record_file.exists()
@@ -145,15 +143,13 @@ def test_an_error_in_init_that_the_program_catches_leaves_no_record_once_it_has_
     assert not record_file.exists()
 
 
-def test_an_error_in_init_that_another_start_may_not_meet_leaves_no_record(record_file: Path) -> None:
+def test_a_passing_init_error_leaves_no_record(record_file: Path) -> None:
     with pytest.raises(CoordinatorError), noted_if_permanent():
         raise CoordinatorError("no answer")
     assert not record_file.exists()
 
 
-def test_a_job_of_another_kind_inside_a_rank_leaves_the_record_of_that_rank_alone(
-    record_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nested_job_spares_the_outer_record(record_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TFCOLLECTIVE_IDENTITY", "mpi")
     with pytest.raises(ConfigError):
         tfcollective.init()
@@ -195,7 +191,7 @@ def test_a_stuck_operation_is_aborted_after_ctrl_c() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_program_that_handles_sigint_itself_is_left_alone() -> None:
+def test_a_program_handling_sigint_is_left_alone() -> None:
     aborted: list[str] = []
     watch = InterruptWatch(lambda: INFO, aborted.append, stuck_after=0.01)
     before = signal.signal(signal.SIGINT, lambda number, frame: None)

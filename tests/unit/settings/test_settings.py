@@ -38,7 +38,7 @@ def test_values_are_parsed():
     assert (settings.size, settings.op_timeout, settings.transport, settings.job_id) == (4, 2.5, "tcp", None)
 
 
-def test_a_job_inside_another_gets_nothing_that_names_the_outer_one():
+def test_a_nested_job_inherits_no_outer_identity():
     both = {"PATH": "/bin", "TFCOLLECTIVE_OP_TIMEOUT": "5", "TFCOLLECTIVE_BUCKET_BYTES": "4096"}
     mine = {**both, "TFCOLLECTIVE_TIMELINE": "/t.json"}
     assert without_outer_job(mine) == mine
@@ -64,7 +64,7 @@ def test_horovods_variables_count_where_ours_are_not_set():
     assert Settings.load({"HOROVOD_TIMELINE": "DYNAMIC"}).timeline is None
 
 
-def test_buckets_suit_the_link_unless_their_size_is_set():
+def test_buckets_suit_the_link_by_default():
     assert Settings.load({}).bucket_bytes is None
     assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "Auto", "HOROVOD_FUSION_THRESHOLD": "7"}).bucket_bytes is None
     assert Settings.load({"TFCOLLECTIVE_BUCKET_BYTES": "4096"}).bucket_bytes == 4096
@@ -106,12 +106,12 @@ def test_a_bad_value_names_its_variable(name, value):
         *((text, r"a number, at most 1000000 \(11.6 days\)") for text in ("inf", "1e10")),
     ],
 )
-def test_a_number_that_cannot_be_used_says_what_is_needed(text, needed):
+def test_an_unusable_number_says_what_is_needed(text, needed):
     with pytest.raises(ConfigError, match=f"'{text}' cannot be used: it must be {needed}$"):
         Settings.load({"TFCOLLECTIVE_OP_TIMEOUT": text})
 
 
-def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, monkeypatch):
+def test_a_misspelt_variable_is_logged_once(caplog, monkeypatch):
     monkeypatch.setattr("tfcollective._base.settings._noted", set())
     environ = {"TFCOLLECTIVE_OP_TIMEUOT": "3", "TFCOLLECTIVE_PIGEONS": "3"}
     with caplog.at_level(logging.WARNING):
@@ -123,7 +123,7 @@ def test_a_misspelt_variable_is_logged_once_with_the_name_it_resembles(caplog, m
     ]
 
 
-def test_the_address_of_a_kubernetes_service_of_our_name_is_no_misspelt_setting(caplog, monkeypatch):
+def test_kubernetes_service_variables_are_not_misspelt_settings(caplog, monkeypatch):
     monkeypatch.setattr("tfcollective._base.settings._noted", set())
     names = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP", "PORT_80_TCP_ADDR")
     with caplog.at_level(logging.WARNING):

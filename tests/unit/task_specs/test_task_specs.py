@@ -130,7 +130,7 @@ def test_a_ps_entry_is_left_out_on_request():
         check_task_specs(specs, "ignore")
 
 
-def test_the_chief_is_rank_0_and_worker_i_is_rank_i_plus_1():
+def test_the_chief_precedes_the_workers_ranks():
     specs = {"worker": TaskSpec(1, 2, instances=2, nb_proc_per_worker=2), "chief": TaskSpec(1, 1)}
     assert [str(task) for task in trainers_of(specs)] == ["chief:0", "worker:0", "worker:1", "worker:2", "worker:3"]
     assert [str(task) for task in trainers_of({"worker": TaskSpec(1, 1, 2)})] == ["worker:0", "worker:1"]

@@ -30,7 +30,7 @@ def test_the_tree_joins_neighbours_first() -> None:
     assert levels == [0, 1]
 
 
-def test_parts_of_vectors_need_the_sum_of_their_dot_products() -> None:
+def test_partial_vectors_need_the_summed_products() -> None:
     vectors = np.random.default_rng(1).normal(size=(2, 6))
     left, right = vectors[:, :2], vectors[:, 2:]
     seen: list = []
@@ -80,6 +80,6 @@ def test_compression_that_is_not_used_is_said_once(caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_an_elastic_job_is_refused_since_its_number_of_ranks_changes() -> None:
+def test_an_elastic_job_is_refused() -> None:
     with fake_world(size=2, elastic=True), pytest.raises(UnsupportedError, match="an elastic job need not keep"):
         tfc.allreduce(tf.ones(3), op=tfc.Adasum)

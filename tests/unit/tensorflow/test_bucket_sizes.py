@@ -22,19 +22,19 @@ MIB = 1 << 20
 GIGABIT = 117e6
 
 
-def test_a_size_that_is_set_is_the_size_of_buckets() -> None:
+def test_a_given_size_is_the_bucket_size() -> None:
     assert fixed_sizes(8 * MIB).other == 8 * MIB
     assert fixed_sizes(8 * MIB).first == MIB
     assert fixed_sizes(1000).first == 1000
 
 
-def test_the_fixed_cost_is_a_sixteenth_of_a_bucket() -> None:
+def test_the_fixed_cost_is_a_buckets_sixteenth() -> None:
     sizes = sizes_for(LinkCost(start_s=1e-3, bytes_per_s=1e9))
     assert sizes.other == 16_000_000
     assert sizes.first == MIB
 
 
-def test_slow_links_have_smaller_buckets_and_far_ones_larger() -> None:
+def test_slow_links_have_smaller_buckets() -> None:
     link = sizes_for_network(4, 60e-6, GIGABIT)
     assert sizes_for_network(4, 60e-6, 10 * GIGABIT).other == pytest.approx(10 * link.other, rel=1e-3)
     assert sizes_for_network(4, 1e-3, GIGABIT).other > 10 * link.other
@@ -47,7 +47,7 @@ def test_no_figure_leads_to_absurd_buckets(start: float, rate: float) -> None:
 
 
 @pytest.mark.parametrize("link", [(0.0, 0.0), (1e-5, 0.0), (0.0, 1e9)])
-def test_a_link_that_was_not_measured_is_treated_as_shared_memory(link: tuple[float, float]) -> None:
+def test_an_unmeasured_link_counts_as_shared_memory(link: tuple[float, float]) -> None:
     assert sizes_for_network(4, *link) == sizes_for(SHARED_MEMORY)
 
 
@@ -62,5 +62,5 @@ def test_the_large_layers_of_a_perceptron_travel_apart(width: int) -> None:
     assert perceptron(width, 0.0, 0.0) == [(5, 4, 3, 2), (1, 0)]
 
 
-def test_on_a_slow_link_the_last_layer_is_worth_a_bucket() -> None:
+def test_slow_links_give_last_layers_a_bucket() -> None:
     assert perceptron(1024, 60e-6, GIGABIT) == [(5, 4, 3), (2,), (1, 0)]

@@ -23,7 +23,7 @@ def build(rank: int, size: int, done: int) -> Any:
     return tf.data.Dataset.range(20).skip(done).shard(size, rank).batch(2).prefetch(4)
 
 
-def test_a_world_begins_where_the_last_one_has_committed() -> None:
+def test_a_world_begins_at_the_last_commit() -> None:
     built.clear()
     state = ObjectState(done=0)
     data = elastic_dataset(build, state, batch_size=2)
@@ -59,7 +59,7 @@ class Others(FakeCommunicator):
 
 @pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize(("others", "expected"), [(2, 2), (9, 5)])
-def test_the_epoch_ends_when_one_rank_has_no_batch_left(
+def test_one_exhausted_rank_ends_the_epoch(
     asks: bool, others: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = ObjectState(done=0)

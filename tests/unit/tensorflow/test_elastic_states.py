@@ -48,7 +48,7 @@ def rate_of(model: object) -> float:
     return float(tf.convert_to_tensor(model.optimizer.learning_rate))
 
 
-def test_of_a_step_in_a_reset_callback_the_learning_rate_stays() -> None:
+def test_a_reset_callback_keeps_only_the_rate() -> None:
     model = compiled()
     state = tfk.elastic.KerasState(model, epoch=3)
     before = model.get_weights()
@@ -71,14 +71,14 @@ def test_of_a_step_in_a_reset_callback_the_learning_rate_stays() -> None:
     assert rate_of(model) == 0.25
 
 
-def test_a_schedule_of_the_learning_rate_goes_by_the_steps() -> None:
+def test_a_rate_schedule_follows_the_steps() -> None:
     model = compiled(keras.optimizers.schedules.ExponentialDecay(0.5, 1, 0.5))
     changed(tfk.elastic.KerasState(model))
     model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0)
     assert float(tf.convert_to_tensor(model.optimizer.lr)) <= 0.5
 
 
-def test_what_a_reset_callback_assigns_to_variables_of_a_loop_stays() -> None:
+def test_a_reset_callback_may_assign_loop_variables() -> None:
     rate, weight = tf.Variable(0.5), tf.Variable([1.0, 2.0])
     state = tfc.elastic.TensorFlowState([rate, weight])
     changed(state, lambda: rate.assign(0.25))
@@ -124,7 +124,7 @@ def test_a_state_that_was_written_for_horovod() -> None:
         (ValueError("the data is rotten"), True, True, False),
     ],
 )
-def test_an_error_is_a_change_only_if_a_rank_was_lost(error, elastic, lost, expected, monkeypatch) -> None:
+def test_errors_are_changes_only_after_a_loss(error, elastic, lost, expected, monkeypatch) -> None:
     monkeypatch.setattr(loop.runtime, "settings", lambda: SimpleNamespace(elastic=elastic))
     monkeypatch.setattr(loop.runtime, "ended_by_peer", lambda: PeerLostError("gone", peer=1) if lost else None)
     assert loop._is_change(error) is expected
@@ -137,7 +137,7 @@ class Uncopyable:
         raise ValueError("cannot be copied")
 
 
-def test_a_commit_that_fails_leaves_the_last_one_whole() -> None:
+def test_a_failed_commit_keeps_the_last_one() -> None:
     weight, counter = tf.Variable([1.0, 2.0]), tf.Variable(1)
     state = tfc.elastic.TensorFlowState([weight, counter], step=1, more=[1])
     weight.assign([5.0, 6.0])
@@ -209,13 +209,13 @@ def updates_in_place(optimizer: str) -> set[str]:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "decay", "adam", "rmsprop"])
-def test_nothing_is_changed_in_place_where_a_commit_may_hold_it(optimizer: str) -> None:
+def test_elastic_jobs_do_not_update_in_place(optimizer: str) -> None:
     assert updates_in_place(optimizer)
     with fake_world(1, elastic=True):
         assert not updates_in_place(optimizer)
 
 
-def test_an_update_outside_of_an_optimizer_is_as_ever() -> None:
+def test_an_update_outside_optimizers_stays_in_place() -> None:
     with fake_world(1, elastic=True):
         weight = tf.Variable([1.0, 2.0])
         graph = tf.function(lambda: weight.assign_add([1.0, 1.0])).get_concrete_function().graph

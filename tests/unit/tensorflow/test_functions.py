@@ -47,7 +47,7 @@ def test_sparse_allreduce_averages_values() -> None:
     np.testing.assert_array_equal(got.values, np.ones([2, 3]))
 
 
-def test_groups_are_one_operation_a_dtype_and_may_hold_slices() -> None:
+def test_groups_are_one_operation_per_dtype() -> None:
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
     with fake_world() as ops:
         got = tfc.grouped_allreduce([tf.ones(2), slices, tf.ones(3, tf.float64), tf.ones(4)], op=tfc.Sum)
@@ -71,7 +71,7 @@ def test_eager_names_count_calls_of_every_kind() -> None:
     assert ops.ran[3] == "allreduce mine"
 
 
-def test_traced_names_do_not_depend_on_how_often_was_traced() -> None:
+def test_traced_names_do_not_depend_on_retracing() -> None:
     @tf.function
     def step(x: object) -> object:
         with tf.name_scope("part"):
@@ -122,7 +122,7 @@ def test_bad_arguments_are_named() -> None:
     ],
     ids=["string", "ragged", "sparse"],
 )
-def test_what_is_no_dense_tensor_of_numbers_is_named(make: object, named: str, traced: bool) -> None:
+def test_a_non_dense_or_non_numeric_tensor(make: object, named: str, traced: bool) -> None:
     """By the native ops, which refuse the type before they run."""
     calls = [
         lambda: tfc.allreduce(make()),
@@ -212,7 +212,7 @@ def test_untried_versions_are_warned_of(caplog: pytest.LogCaptureFixture) -> Non
     ],
     ids=lambda function: function.__name__,
 )
-def test_the_help_says_of_every_argument_what_it_means(function: Callable[..., object]) -> None:
+def test_the_help_explains_every_argument(function: Callable[..., object]) -> None:
     arguments = inspect.getdoc(function).partition("\nArgs:\n")[2].partition("\n\n")[0]
     named = [
         line.split(":")[0].strip() for line in arguments.splitlines() if line.startswith("    ") and line[4] != " "

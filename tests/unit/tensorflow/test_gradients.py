@@ -34,7 +34,7 @@ def gradients_of(sources: list, **options: object) -> list:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_all_buckets_start_in_reverse_order_before_the_first_is_awaited(traced: bool) -> None:
+def test_all_buckets_start_before_any_is_awaited(traced: bool) -> None:
     sources = variables(6)
     run = tf.function(lambda: gradients_of(sources)) if traced else lambda: gradients_of(sources)
     with fake_world(bucket_bytes=64) as ops:
@@ -78,7 +78,7 @@ def test_a_single_source_gives_a_single_gradient() -> None:
         assert float(tape.gradient(loss, source)) == 4.0
 
 
-def test_a_recording_tape_may_be_wrapped_afterwards_and_be_persistent() -> None:
+def test_a_persistent_recording_tape_can_be_wrapped() -> None:
     source = tf.Variable(3.0)
     with fake_world(), tf.GradientTape(persistent=True) as tape:
         loss = source * source
@@ -188,7 +188,7 @@ def test_one_rank_communicates_nothing() -> None:
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(traced: bool) -> None:
+def test_replicas_are_compared_from_the_third_call(traced: bool) -> None:
     source = tf.Variable(1.0, name=f"guarded_{traced}")
 
     def gradient() -> object:
@@ -209,7 +209,7 @@ def test_replicas_are_compared_after_the_first_update_of_the_third_call_on(trace
     assert [number for number, count in enumerate(compared) if count] == [2, 25, 27, 30, 31, 37, 39]
 
 
-def test_a_plan_holds_the_shapes_of_variables_whatever_the_trace_knows_of_the_batch() -> None:
+def test_a_plan_has_the_shapes_of_variables() -> None:
     """A rank whose last batch is smaller traces for batches of any size."""
     kernel, bias = tf.Variable(tf.ones([3, 2]), name="kernel"), tf.Variable(tf.ones([2]), name="bias")
 
@@ -228,7 +228,7 @@ def test_a_plan_holds_the_shapes_of_variables_whatever_the_trace_knows_of_the_ba
     assert [line.split(" ", 4)[4].split()[0] for line in signatures[1]["tape#0"].splitlines()] == ["[2]", "[3,2]"]
 
 
-def test_passes_are_added_up_where_the_trace_does_not_know_all_of_a_gradient() -> None:
+def test_passes_add_gradients_of_unknown_shape() -> None:
     variable = tf.Variable([1.0, 2.0])
     sums = GradientAggregation(2, average=False)
 

@@ -120,7 +120,7 @@ class Doubled(keras.layers.Layer):
         return 2.0 * inputs
 
 
-def test_a_model_with_classes_of_ones_own_comes_back_distributed(tmp_path: Path) -> None:
+def test_a_model_with_custom_classes_stays_distributed(tmp_path: Path) -> None:
     with fake_world():
         made = keras.Sequential([keras.layers.Input((2,)), Doubled(), keras.layers.Dense(1)])
         made.compile(tfk.DistributedOptimizer(Slow(0.25)), "mse")

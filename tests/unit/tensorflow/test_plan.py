@@ -40,17 +40,17 @@ def test_a_gradient_above_the_limit_is_alone() -> None:
     assert members(specs(4, 100, 4), fixed_sizes(8 * KIB)) == [(2,), (1,), (0,)]
 
 
-def test_buckets_are_filled_in_the_order_that_is_given() -> None:
+def test_buckets_are_filled_in_the_given_order() -> None:
     got = members(specs(4, 4, 4, 4, 4, 4), BucketSizes(first=4 * KIB, other=8 * KIB), [2, 5, 0, 1, 4, 3])
     assert got == [(2,), (5, 0), (1, 4), (3,)]
 
 
-def test_with_an_order_of_its_own_a_bucket_still_starts_when_its_last_member_is_ready() -> None:
+def test_a_bucket_starts_with_its_last_member() -> None:
     mixed = [GradientSpec(i, f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b"])]
     assert plan_buckets(mixed, fixed_sizes(KIB), [1, 0, 2, 3]) == (Bucket("a", (0, 2)), Bucket("b", (1, 3)))
 
 
-def test_what_is_too_small_for_a_bucket_goes_with_the_next() -> None:
+def test_small_gradients_join_the_next_bucket() -> None:
     sizes = BucketSizes(first=8 * KIB, other=8 * KIB, least=2 * KIB)
     assert members(specs(100, 1, 100, 2, 1), sizes) == [(4, 3), (2,), (1, 0)]
 
@@ -65,7 +65,7 @@ def test_every_gradient_is_in_exactly_one_bucket() -> None:
     assert all(sum(range(1, 40)[i] for i in bucket) <= 32 or len(bucket) == 1 for bucket in got)
 
 
-def test_one_dtype_a_bucket_started_when_the_last_member_is_ready() -> None:
+def test_each_bucket_has_one_dtype() -> None:
     mixed = [GradientSpec(i, f"v{i}", (8,), dtype, 4) for i, dtype in enumerate(["a", "b", "a", "b", "a"])]
     assert plan_buckets(mixed, fixed_sizes(KIB)) == (Bucket("b", (3, 1)), Bucket("a", (4, 2, 0)))
 

@@ -34,7 +34,7 @@ def test_a_plan_is_forgotten_with_its_last_user() -> None:
     assert forgotten == [(0, "tape#0")]
 
 
-def test_a_plan_that_is_used_again_is_forgotten_again() -> None:
+def test_a_reused_plan_is_forgotten_again() -> None:
     forgotten: list[tuple[int, str]] = []
     uses = PlanUses(forgotten.append)
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_a_plan_that_is_used_again_is_forgotten_again() -> None:
     assert forgotten == [(0, "tape#0")] * 2
 
 
-def test_a_user_that_dies_while_another_one_is_forgotten_is_not_lost() -> None:
+def test_a_user_dying_during_forgetting_is_noticed() -> None:
     forgotten: list[tuple[int, str]] = []
     late = [threading.Event()]  # dies without the garbage collector
 

@@ -35,31 +35,31 @@ def learned(loss: Any, variables: list[Any], after: Any = lambda gradients: grad
     return orders[-1]
 
 
-def test_layers_are_ready_from_the_last_to_the_first() -> None:
+def test_layers_are_ready_last_to_first() -> None:
     v = [tf.Variable(float(i + 1)) for i in range(5)]
     assert learned(lambda: chain(tf.constant(1.0), v), v) == [4, 3, 2, 1, 0]
 
 
-def test_variables_in_any_order_are_ready_as_the_program_uses_them() -> None:
+def test_variables_are_ready_as_they_are_used() -> None:
     v = [tf.Variable(float(i + 1)) for i in range(5)]
     used = [v[2], v[0], v[4], v[1], v[3]]
     assert learned(lambda: chain(tf.constant(1.0), used), v) == [3, 1, 4, 0, 2]
 
 
-def test_a_short_branch_is_ready_before_a_long_one() -> None:
+def test_a_short_branch_is_ready_first() -> None:
     v = [tf.Variable(float(i + 1)) for i in range(6)]
     order = learned(lambda: chain(tf.constant(1.0), v[2:]) + chain(tf.constant(1.0), v[:2]), v)
     assert order.index(1) < order.index(4)
     assert order.index(0) < order.index(3)
 
 
-def test_what_is_done_to_every_gradient_does_not_hide_the_order() -> None:
+def test_scaling_all_gradients_keeps_the_order() -> None:
     v = [tf.Variable(float(i + 1)) for i in range(4)]
     scaled = learned(lambda: chain(tf.constant(1.0), v), v, lambda gradients: [g * 0.5 for g in gradients])
     assert scaled == [3, 2, 1, 0]
 
 
-def test_where_all_wait_for_one_norm_the_last_one_comes_first() -> None:
+def test_clipping_by_global_norm_keeps_the_order() -> None:
     v = [tf.Variable(float(i + 1)) for i in range(4)]
     order = learned(lambda: chain(tf.constant(1.0), v), v, lambda g: tf.clip_by_global_norm(g, 1.0)[0])
     assert order == [3, 2, 1, 0]
@@ -71,7 +71,7 @@ def test_sparse_gradients_have_their_place() -> None:
     assert order.index(2) < order.index(1)
 
 
-def test_the_order_is_that_of_a_trace_that_knows_the_batch() -> None:
+def test_unknown_batch_sizes_keep_the_order() -> None:
     """Unknown sizes are computed in the step, by ops that make some chains longer and others not."""
     layers = tf.keras.layers
     inputs = layers.Input((4, 8))
@@ -94,12 +94,12 @@ def test_outside_of_a_graph_it_is_the_reverse() -> None:
     assert ready_order([tf.constant(1.0), tf.constant(2.0), tf.constant(3.0)]) == [2, 1, 0]
 
 
-def test_a_constant_among_the_gradients_says_nothing_of_an_order() -> None:
+def test_a_constant_gradient_has_no_order() -> None:
     outside, v = tf.constant(1.0), tf.Variable(2.0)
     assert learned(lambda: chain(tf.constant(1.0), [v]), [v, v], lambda g: [g[0], outside]) == [1, 0]
 
 
-def test_a_loop_of_a_v1_graph_has_an_end() -> None:
+def test_a_loop_of_v1_graphs_is_followed() -> None:
     with tf.Graph().as_default():
         tf.compat.v1.disable_control_flow_v2()
         try:

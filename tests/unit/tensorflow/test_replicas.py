@@ -24,7 +24,7 @@ keras = tf.keras
 FLOAT32, BFLOAT16 = 2.0**-23, 2.0**-7
 
 
-def test_the_bound_grows_with_the_steps_and_never_hides_other_weights() -> None:
+def test_the_rounding_bound_grows_to_a_limit() -> None:
     assert rounding_bound(FLOAT32, 4) == 2 * rounding_bound(FLOAT32, 2) < 1e-5
     assert rounding_bound(FLOAT32, 1_000_000) == math.sqrt(FLOAT32) < 1e-3
     assert rounding_bound(BFLOAT16, 1_000_000) < 0.1
@@ -106,7 +106,7 @@ def test_the_first_rank_says_so_in_one_line(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_more_than_rounding_is_an_error_and_changes_nothing(traced: bool) -> None:
+def test_more_than_rounding_changes_no_variable(traced: bool) -> None:
     variables = [tf.Variable([0.1, 0.2], name="kernel"), tf.Variable([0.3], name="bias")]
     error = tf.errors.InvalidArgumentError if traced else CollectiveMismatchError
     with fake_world(rank=1) as fake:
@@ -116,7 +116,7 @@ def test_more_than_rounding_is_an_error_and_changes_nothing(traced: bool) -> Non
     assert variables[0].numpy().tolist() == [np.float32(0.1), np.float32(0.2)]
 
 
-def test_all_ranks_decide_by_the_rank_that_is_farthest_off() -> None:
+def test_the_rank_farthest_off_decides_for_all() -> None:
     """This one is first, and equal to itself."""
     variables = [tf.Variable([0.1], name="kernel")]
     with fake_world() as fake:

@@ -69,7 +69,7 @@ def test_even_parts(name: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "index", "part"), [("chief", 0, [0, 3, 6]), ("worker", 0, [1, 4, 7]), ("worker", 1, [2, 5, 8])]
 )
-def test_the_chief_has_part_0_and_worker_i_part_i_plus_1(kind: str, index: int, part: list[int]) -> None:
+def test_the_chief_precedes_the_workers_parts(kind: str, index: int, part: list[int]) -> None:
     cluster = {"chief": ["h0:1"], "worker": ["h1:1", "h2:1"]}
     config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
     identity = discover(Settings(node_id="n"), {"TF_CONFIG": config})
@@ -155,7 +155,7 @@ def test_an_order_left_to_chance_is_refused(make: Callable, named: str, even: bo
         tfc.shard(dataset, even=even)
 
 
-def test_an_order_left_to_chance_is_refused_in_a_graph() -> None:
+def test_a_graph_refuses_a_random_order() -> None:
     with fake_world(size=2), tf.Graph().as_default():
         for kind in (tf.data.Dataset, tf.compat.v1.data.Dataset):
             with pytest.raises(InvalidArgumentError, match="ShuffleDataset without a seed"):
@@ -220,7 +220,7 @@ def test_one_rank_gets_the_dataset_itself() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_in_a_graph_where_the_number_of_elements_is_not_known_yet(rank: int) -> None:
+def test_a_graph_without_a_known_cardinality(rank: int) -> None:
     with fake_world(rank=rank), tf.Graph().as_default():
         part = tfc.shard(tf.data.Dataset.range(5))
         element = tf.compat.v1.data.make_one_shot_iterator(part.batch(10)).get_next()

@@ -62,7 +62,7 @@ def test_no_rows_and_rows_of_any_rank(shape: tuple) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_what_an_optimizer_scatters_has_the_same_bits_every_time(size: int) -> None:
+def test_scattered_updates_have_the_same_bits(size: int) -> None:
     table, slices = tf.Variable(tf.zeros([TABLE, WIDTH])), many()
     results = set()
     with fake_world(size):

@@ -86,7 +86,7 @@ def test_variables_are_given_back() -> None:
     assert ops.ran == ["broadcast mine/0", "broadcast mine/1"]
 
 
-def test_ranks_and_sizes_are_read_when_the_graph_runs() -> None:
+def test_ranks_and_sizes_are_read_at_runtime() -> None:
     @tf.function
     def all_of_them() -> list:
         return [tfc.rank_op(), tfc.size_op(), tfc.local_rank_op(), tfc.local_size_op(), tfc.process_set_included_op()]
@@ -129,7 +129,7 @@ def test_the_keras_alias() -> None:
     assert KerasState is home.elastic.KerasState
 
 
-def test_an_evaluator_may_build_what_it_must_not_run(monkeypatch) -> None:
+def test_an_evaluator_may_build_without_reducing(monkeypatch) -> None:
     monkeypatch.setenv(
         "TF_CONFIG",
         '{"cluster": {"chief": ["localhost:1"], "worker": ["localhost:2"]}, "task": {"type": "evaluator", "index": 0}}',

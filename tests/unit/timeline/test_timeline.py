@@ -25,7 +25,7 @@ def two_ranks():
     return [early, late]
 
 
-def test_the_last_to_come_is_counted_and_the_others_wait_for_it():
+def test_the_last_rank_is_counted_and_awaited():
     first, second = summarise(two_ranks())
     assert (first.rank, first.operations, first.last) == (0, 2, 1)
     assert first.communicating == pytest.approx(0.008)
@@ -43,7 +43,7 @@ def test_what_tensorflow_did_not_wait_for_was_hidden():
     assert second.blocked == pytest.approx(0.002)
 
 
-def test_operations_that_a_rank_did_not_record_do_not_count():
+def test_operations_not_recorded_by_ranks_are_ignored():
     first, second = two_ranks()
     rows = summarise([first, RankTimeline(1, second.intervals[1:])])
     assert [row.operations for row in rows] == [1, 1]
@@ -56,7 +56,7 @@ def test_without_buckets_nothing_is_said_of_hiding():
     assert summary_text([row]).splitlines()[1].endswith(" -")
 
 
-def test_the_trace_has_a_process_a_rank_and_says_who_came_last():
+def test_the_trace_shows_ranks_and_the_last():
     events = trace_document(two_ranks())["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
     assert [e["pid"] for e in spans] == [0, 0, 1, 1, 1]
@@ -68,7 +68,7 @@ def test_the_trace_has_a_process_a_rank_and_says_who_came_last():
     assert names == {(0, 4): "channel 3", (1, 4): "channel 3", (1, 0): "TensorFlow waits"}
 
 
-def test_queueing_is_the_time_between_hand_over_and_turn():
+def test_queueing_lasts_from_handover_to_turn():
     (event,) = (
         e
         for e in trace_document([RankTimeline(0, (operation(0, 5, 6, submitted=2),))])["traceEvents"]

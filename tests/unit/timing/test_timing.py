@@ -29,7 +29,7 @@ def test_an_agent_has_ended_before_it_is_killed(cause, grace, number):
 
 @pytest.mark.parametrize("grace", GRACES)
 @pytest.mark.parametrize("host_timeout", [TIMING.least_host_timeout, TIMING.host_timeout, 600.0])
-def test_all_ranks_end_8_s_after_a_host_that_is_cut_off_is_lost(grace, host_timeout):
+def test_a_lost_hosts_ranks_end_in_time(grace, host_timeout):
     """Those on the host, by themselves, and those on the others, because the launcher says so."""
     # The node looks again after a pause and the time that one answer may take.
     beat = TIMING.beat_within(host_timeout)
@@ -50,7 +50,7 @@ def test_one_sign_of_life_may_be_late():
     assert 2 * TIMING.heartbeat + TIMING.longest_gap < min(TIMING.rank_silent, TIMING.submitter_lost)
 
 
-def test_a_rank_gives_its_agent_time_and_the_coordinator_some_more():
+def test_a_rank_outwaits_its_agents_heartbeats():
     """A beat of the agent may be late, and so may the rank's look; then there is time for one of the rank's own."""
     assert TIMING.longest_node_heartbeat + TIMING.short_reply + TIMING.heartbeat < TIMING.relay
     assert TIMING.relay + TIMING.heartbeat + TIMING.reply < TIMING.coordinator_lost
@@ -59,47 +59,47 @@ def test_a_rank_gives_its_agent_time_and_the_coordinator_some_more():
 
 
 @pytest.mark.parametrize("grace", GRACES)
-def test_an_agent_without_a_launcher_has_ended_its_ranks_before_it_is_killed(grace):
+def test_agents_without_launcher_end_their_ranks_first(grace):
     assert killed_after(StopCause.ABANDONED, grace) + TIMING.sweep < TIMING.abandoned
 
 
-def test_a_rank_that_fails_says_why_before_it_is_asked_to_end():
+def test_a_failing_rank_explains_before_it_ends():
     assert TIMING.stuck < TIMING.interrupt
     assert max(TIMING.own_error, TIMING.timeline_broken) < TIMING.settle
 
 
-def test_rank_0_has_the_timelines_before_the_others_give_it_up():
+def test_rank_0_gets_the_timelines_in_time():
     assert TIMING.timeline < TIMING.leave
 
 
-def test_what_is_asked_to_end_has_time_to_end_what_it_has_started():
+def test_a_process_can_end_its_children_first():
     assert TIMING.lingering < min(TIMING.coordinator, TIMING.event_loop)
     assert 2 * TIMING.tensorboard < TIMING.tensorboard_task
 
 
-def test_mpirun_kills_no_agent_that_its_launcher_still_waits_for():
+def test_mpirun_kills_no_agent_still_awaited():
     assert TIMING.stop_limit + TIMING.order <= TIMING.mpirun_kills
     assert TIMING.mpirun_abort < AFTERWARDS < TIMING.mpirun_end
 
 
-def test_a_platform_has_said_what_became_of_a_container_before_it_is_reported():
+def test_the_platforms_explanation_precedes_the_report():
     assert TIMING.container_news < TIMING.container_end < TIMING.host_timeout
     assert TIMING.container_end < TIMING.platform_knows
 
 
-def test_a_task_of_spark_has_ended_its_agent_before_it_is_given_up():
+def test_a_spark_task_ends_its_agent_first():
     assert TIMING.abandoned < TIMING.spark_abandoned
     assert TIMING.spark_abandoned + TIMING.late_drain < TIMING.spark_end
     assert TIMING.spark_says < TIMING.host_timeout
 
 
-def test_the_master_says_which_containers_are_missing_before_these_give_up():
+def test_the_master_names_missing_containers_first():
     """Their wait may begin a poll of theirs earlier; it ends with what the submitter hears."""
     assert TIMING.retry_for + TIMING.poll < TIMING.container_margin
 
 
 @pytest.mark.parametrize("grace", GRACES)
-def test_a_platform_that_was_asked_for_time_ends_no_agent_that_still_reports(grace):
+def test_a_platform_spares_agents_that_still_report(grace):
     assert killed_after(StopCause.REQUEST, grace) + AFTERWARDS < grace + TIMING.notice
     assert TIMING.stop_limit + TIMING.order < TIMING.notice
 
@@ -113,40 +113,40 @@ def test_an_application_may_end_by_itself():
     assert TIMING.platform_call + AFTERWARDS < TIMING.application_end
 
 
-def test_a_pod_is_killed_later_than_the_agent_in_it_ends_and_waited_for_longer():
+def test_a_pod_outlives_its_agent():
     assert TIMING.stop_limit < TIMING.notice
     assert TIMING.notice + TIMING.application_end < TIMING.pods_gone
 
 
-def test_the_processes_of_a_cluster_have_as_long_as_their_platform():
+def test_a_clusters_processes_outwait_the_platform():
     assert TIMING.submission + TIMING.master <= TIMING.cluster_start
     assert TIMING.agent_start < TIMING.master
 
 
-def test_a_cluster_waits_for_its_launcher_longer_than_that_waits_for_others():
+def test_a_cluster_outwaits_its_launcher():
     ends = max(TIMING.stop_limit + TIMING.order, TIMING.application_end)
     assert ends < TIMING.cluster_stop
     assert TIMING.cluster_call < TIMING.coordinator_lost
 
 
-def test_a_look_that_is_late_counts_what_it_can():
+def test_a_late_look_fits_the_longest_gap():
     assert TIMING.watch < TIMING.longest_gap < TIMING.least_host_timeout
 
 
-def test_a_hosted_job_has_ended_before_its_submitter_gives_it_up():
+def test_a_hosted_job_ends_before_its_submitter():
     ended = TIMING.submitter_lost + TIMING.watch + TIMING.terminate + AFTERWARDS
     assert ended < TIMING.job_lost
     assert TIMING.submitter_lost < TIMING.submitter_comes
 
 
-def test_the_coordinator_answers_a_poll_before_its_client_gives_up():
+def test_the_coordinator_answers_a_poll_in_time():
     assert TIMING.poll <= TIMING.longest_poll
     assert TIMING.poll + TIMING.reply < TIMING.longest_poll + TIMING.join_margin
     assert TIMING.reply < TIMING.join_margin  # the reply to a rank that the others have not joined
     assert TIMING.connect <= TIMING.reply
 
 
-def test_what_has_to_succeed_is_tried_more_than_once_before_its_process_is_lost():
+def test_vital_requests_are_tried_more_than_once():
     assert TIMING.retry + TIMING.short_reply < TIMING.retry_for <= TIMING.coordinator_lost
 
 

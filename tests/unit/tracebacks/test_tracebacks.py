@@ -94,7 +94,7 @@ def fail():
     raise ValueError("a label of 17")
 
 
-def test_frames_of_frameworks_are_folded_between_those_of_the_program():
+def test_frames_of_frameworks_are_folded_in_between():
     error = raised(through("/home/me/train.py", through(KERAS, through(TENSORFLOW, through(KERAS, fail)))))
     lines = folded_traceback(error).splitlines()
     assert lines[:2] == ['File "/home/me/train.py", line 2, in enter', "... 3 frames in keras and tensorflow ..."]
@@ -102,7 +102,7 @@ def test_frames_of_frameworks_are_folded_between_those_of_the_program():
     assert lines[3:] == ['  raise ValueError("a label of 17")', "ValueError: a label of 17"]
 
 
-def test_frames_of_frameworks_at_the_end_are_folded_too():
+def test_frames_of_frameworks_are_folded_at_ends():
     lines = folded_traceback(raised(through("/home/me/train.py", lambda: json.loads("{")))).splitlines()
     assert lines[-2] == "... 3 frames in Python ..."
     assert lines[-1].startswith("JSONDecodeError: ")
@@ -115,7 +115,7 @@ def test_generated_code_belongs_to_what_calls_it():
     assert folded_traceback(program).startswith('File "<string>", line 2, in enter\n... 1 frame in tensorflow ...\n')
 
 
-def test_a_traceback_without_a_frame_of_the_program_is_whole():
+def test_a_traceback_without_program_frames_is_whole():
     error = raised(through(KERAS, through(TENSORFLOW, "".join)))  # called without what it needs
     assert folded_traceback(error).splitlines()[:2] == [
         f'File "{KERAS}", line 2, in enter',
@@ -123,7 +123,7 @@ def test_a_traceback_without_a_frame_of_the_program_is_whole():
     ]
 
 
-def test_the_message_of_a_graph_keeps_the_places_in_the_program_and_the_cause():
+def test_a_graph_message_keeps_places_and_cause():
     assert folded_traceback(raised(lambda: through(KERAS, fail_with(GRAPH))())).splitlines()[-7:] == [
         "ValueError: Graph execution error:",
         "Detected at node MatMul defined at (most recent call last):",
@@ -135,7 +135,7 @@ def test_the_message_of_a_graph_keeps_the_places_in_the_program_and_the_cause():
     ]
 
 
-def test_the_message_of_autograph_loses_the_lines_of_frameworks_only():
+def test_an_autograph_message_loses_only_framework_lines():
     assert folded_traceback(raised(fail_with(AUTOGRAPH))).splitlines()[-7:] == [
         "ValueError: in user code:",
         "  ... 1 frame in keras ...",
@@ -174,7 +174,7 @@ def test_what_led_to_an_error_comes_first():
     ]
 
 
-def test_a_long_traceback_keeps_its_begin_and_its_end():
+def test_a_long_traceback_keeps_both_ends():
     lines = folded_traceback(raised(fail_with("\n".join(f"line {number}" for number in range(100))))).splitlines()
     assert len(lines) == 24
     assert lines[0].startswith("File")

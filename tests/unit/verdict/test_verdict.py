@@ -78,7 +78,7 @@ def expected(kind, job, place):
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("kind", ENDS)
-def test_what_becomes_of_a_job_when_all_have_ended(kind, job, place):
+def test_what_becomes_of_an_ended_job(kind, job, place):
     judged = verdict([WELL, ENDS[kind]], replace(PLACES[place], ended=True), JOBS[job])
     assert judged.decision is expected(kind, job, place)
     failed = {one.task for one in judged.ends if one.failed}
@@ -111,7 +111,7 @@ def test_what_becomes_of_a_job_that_runs(kind, job):
         ([None, None], False, "elastic", CONTINUE),
     ],
 )
-def test_a_program_fails_everywhere_once_all_first_ranks_have_given_up(first, met, job, decision):
+def test_a_program_fails_with_all_first_ranks(first, met, job, decision):
     records = [replace(ENDS[kind], task=f"worker:{rank}", rank=rank) for rank, kind in enumerate(first) if kind]
     assert verdict(records, Standing(first=BOTH, met=met), JOBS[job]).decision is decision
 
@@ -130,24 +130,24 @@ def left(*records, members=BOTH[:1], broken=False, job="elastic"):
 KILLED, ERROR = ENDS["signal"], replace(ENDS["error"], task="worker:2", rank=2)
 
 
-def test_what_was_lost_before_an_error_of_the_program_was_outlasted():
+def test_losses_before_a_program_error_are_survived():
     stopped = replace(ENDS["stopped"], task="worker:3", rank=3)
     assert left(KILLED, ERROR, stopped, broken=True) == (KILLED,)
 
 
-def test_a_job_that_outlasts_errors_of_the_program_has_outlasted_them():
+def test_a_job_may_survive_program_errors():
     assert left(WELL, KILLED, ERROR, job="elastic, on error replace") == (KILLED, ERROR)
 
 
-def test_what_was_lost_before_the_job_failed_otherwise_may_be_why():
+def test_a_loss_may_explain_a_later_failure():
     assert left(KILLED, replace(KILLED, task="worker:0", rank=0), broken=True) == ()
 
 
-def test_what_was_lost_may_be_why_if_no_member_of_the_last_world_has_reported_its_end():
+def test_a_loss_may_explain_an_unreported_end():
     assert left(KILLED) == ()
 
 
-def test_a_member_that_is_lost_together_with_an_error_of_the_program_may_be_why():
+def test_a_lost_member_may_explain_an_error():
     assert left(KILLED, ERROR, members=BOTH, broken=True) == ()
 
 
@@ -166,7 +166,7 @@ def test_a_member_that_is_lost_together_with_an_error_of_the_program_may_be_why(
         (end(0, 1, exception=replace(OWN, kind=ErrorKind.PERMANENT)), True, Obstacle.PERMANENT),
     ],
 )
-def test_a_job_that_failed_is_started_again_unless_it_would_fail_again(record, met, obstacle):
+def test_a_failed_job_restarts_unless_failures_recur(record, met, obstacle):
     standing = Standing(met=met, ended=True)
     judged = verdict([record], standing, Rules(restarts=1))
     assert (judged.obstacle, judged.decision) == (obstacle, FAIL if obstacle else RESTART)
@@ -174,7 +174,7 @@ def test_a_job_that_failed_is_started_again_unless_it_would_fail_again(record, m
     assert verdict([record], replace(standing, ended=False), Rules(restarts=1)).decision is FAIL  # not yet
 
 
-def test_a_node_that_was_lost_before_a_rank_failed_is_the_cause():
+def test_a_node_lost_before_is_the_cause():
     failed = replace(end(0, 1, exception=replace(OWN, kind=ErrorKind.PERMANENT)), seen=9.0)
     before = verdict([failed], Standing(ended=True, node_lived_until=8.0), Rules(restarts=1))
     assert (before.cause, before.first, before.decision) == (None, failed, RESTART)
@@ -254,7 +254,7 @@ def test_each_set_of_ends_has_one_verdict(records, standing, rules):
 
 
 @given(any_records(), STANDINGS, RULES)
-def test_a_verdict_does_not_depend_on_the_order_of_the_records(records, standing, rules):
+def test_a_verdict_ignores_the_order_of_records(records, standing, rules):
     judged = verdict(records, standing, rules)
     for other in itertools.islice(itertools.permutations(records), 24):
         again = verdict(other, standing, rules)
@@ -262,14 +262,14 @@ def test_a_verdict_does_not_depend_on_the_order_of_the_records(records, standing
         assert (set(again.ends), set(again.survived)) == (set(judged.ends), set(judged.survived))
 
 
-def test_of_two_tasks_that_had_the_same_rank_the_newer_one_is_blamed():
+def test_the_newer_of_two_tasks_is_blamed():
     older, newer = replace(blaming(1, 1.0, 3), seen=1.0), replace(end(1, None, 9), task="worker:4", seen=2.0)
     for records in itertools.permutations([older, newer, blaming(0, 1.0, 1, seen=3.0), end(3, None, 11)]):
         assert first_cause(records) is newer
 
 
 @given(st.permutations(range(4)), st.permutations(range(4)))
-def test_a_failure_that_others_blame_is_the_first_cause_in_whatever_order_the_reports_arrive(seen, times):
+def test_a_blamed_failure_is_the_first_cause(seen, times):
     cause = end(2, None, 9)
     ends = [blaming(0, 1.0, 1), blaming(1, 1.0, 2), cause, end(3, None, 15, reason=ExitReason.STOPPED)]
     arrived = [
@@ -326,7 +326,7 @@ def test_on_one_host_its_clock_decides():
     assert first_cause([later, first]) is first
 
 
-def test_the_rank_that_others_blame_comes_before_one_that_no_rank_blames():
+def test_a_blamed_rank_precedes_an_unblamed_one():
     blamed = replace(record(3, 50.0, code=3), node="b", seen=9.0)
     by_the_way = replace(record(5, 40.0, signal=11), node="c", seen=8.0)
     assert first_cause([by_the_way, blaming(0, 1.0, 3, seen=7.0), blamed]) is blamed
@@ -341,7 +341,7 @@ def test_blame_leads_over_several_ranks_to_the_first():
     assert first_cause([blaming(0, 1.0, 0)]).rank == 0
 
 
-def test_a_rank_that_others_have_waited_for_in_vain_is_late():
+def test_a_rank_awaited_in_vain_is_late():
     timeout = ExceptionRecord("CollectiveTimeoutError", "text", "", 1.0, blames=2)
     waited = replace(record(0, 1.0), exception=timeout)
     stopped = record(2, 3.0, signal=15, stopped=True)
@@ -353,7 +353,7 @@ def test_a_rank_that_others_have_waited_for_in_vain_is_late():
     assert missing([]) is None
 
 
-def test_a_rank_that_others_blame_but_that_did_not_fail_has_left_too_early():
+def test_a_blamed_rank_without_failure_left_early():
     well, stopped = record(2, 0.5, code=0), record(2, 3.0, signal=15, stopped=True)
     for left in (well, stopped):
         ends = [record(3, 0.1, code=0), blaming(0, 1.0, 1), blaming(1, 2.0, 2), left]
@@ -369,7 +369,7 @@ def test_failures_are_listed_in_order_of_arrival():
     assert in_order_of_arrival([heard[2], heard[0], record(4, 0.1, code=0), heard[1]]) == heard
 
 
-def test_a_rank_that_says_that_another_one_ended_is_not_the_cause():
+def test_a_rank_reporting_another_is_no_cause():
     cause, other = record(1, 2.0), replace(record(0, 1.0), reason=ExitReason.PEER)
     assert first_cause([other, cause]) is cause
     assert first_cause([other]) is other

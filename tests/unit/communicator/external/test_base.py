@@ -62,7 +62,7 @@ def raiser(error):
         (CollectiveTimeoutError("late"), CollectiveTimeoutError),
     ],
 )
-def test_what_was_left_in_the_middle_is_not_used_again(error, afterwards):
+def test_an_interrupted_engine_stays_broken(error, afterwards):
     engine = Engine(raiser(error))
     with pytest.raises(type(error)):
         engine.allreduce(np.ones(3))
@@ -83,7 +83,7 @@ def test_ranks_that_disagree_can_go_on():
     assert (engine.info().broken, engine.info().completed, engine.info().pending) == (False, 1, 0)
 
 
-def test_a_call_behind_another_waits_no_longer_than_its_own_timeout():
+def test_a_queued_call_keeps_its_own_timeout():
     begun, end = threading.Event(), threading.Event()
 
     def moves():
@@ -103,7 +103,7 @@ def test_a_call_behind_another_waits_no_longer_than_its_own_timeout():
 
 
 @pytest.mark.parametrize(("error", "seen"), [(PeerLostError("gone"), PeerLostError), (None, StateError)])
-def test_a_call_behind_another_sees_what_has_happened_meanwhile(error, seen):
+def test_a_queued_call_sees_the_firsts_outcome(error, seen):
     begun, end, results = threading.Event(), threading.Event(), []
 
     def moves():

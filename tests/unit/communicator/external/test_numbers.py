@@ -9,7 +9,7 @@ from tfcollective._runtime.communicator import NativeCommunicator
 from tfcollective._runtime.engines.numbers import finished, on_the_wire, wire_op
 
 
-def test_types_that_engines_do_not_know_travel_as_wider_ones():
+def test_types_unknown_to_engines_travel_widened():
     wires = {"float16": "float32", "int8": "int32", "uint16": "int32", "uint32": "int64", "bool": "uint8"}
     wires |= {name: name for name in ("float32", "float64", "int32", "int64", "uint8")}
     for name, wire in wires.items():
