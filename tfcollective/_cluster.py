@@ -133,7 +133,7 @@ class Cluster:
         self._calls += 1
         name = f"call/{self._calls}"
         call = payload.dumps((fn, args, kwargs), f"the function {getattr(fn, '__name__', fn)!r}")
-        self._client.put_blob(name, payload.dumps(_Call(call, sys.path, self._broken), "a call"))
+        self._client.put_blob(name, payload.dumps(Call(call, sys.path, self._broken), "a call"))
         self._client.put(_NEWEST, self._calls)
         try:
             found = self._wait_for(f"result/{self._calls}")
@@ -209,7 +209,7 @@ def _failure(answers: list[_Answer]) -> WorkerFailedError:
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """A call: function and arguments, pickled; where to look for their modules; whether it wants a new world."""
 
     payload: bytes
@@ -252,7 +252,7 @@ def serve_calls(coordinator: str, name: str) -> int:
     return made
 
 
-def _numbers(client: CoordinatorClient) -> Iterator[int | None]:
+def numbers(client: CoordinatorClient) -> Iterator[int | None]:
     """The number of each call to make, once; None, the last, ends the cluster. CoordinatorError when the submitter is
     gone. A number comes twice when the answer to its first delivery was lost."""
     newest = 0
@@ -271,7 +271,7 @@ def _listen(
     """Hands on the calls; ends this process when it is in the middle of one while there are to be no more."""
     number: int | None = 0
     try:
-        for number in _numbers(client):
+        for number in numbers(client):
             calls.put(number)
     except CoordinatorError as error:
         calls.put(error)
@@ -286,7 +286,7 @@ def _make(client: CoordinatorClient, number: int, task: str, node: str) -> None:
     from tfcollective import _runtime as runtime
 
     try:
-        call: _Call = payload.loads(client.get_blob(f"call/{number}", timeout=TIMING.poll) or b"")
+        call: Call = payload.loads(client.get_blob(f"call/{number}", timeout=TIMING.poll) or b"")
         if call.fresh and runtime.is_initialized():
             runtime.shutdown()  # the world of a call that failed
         sys.path[:0] = [place for place in call.sys_path if place not in sys.path]

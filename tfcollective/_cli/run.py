@@ -151,7 +151,7 @@ def run_spec(name: str, spec: JobSpec, *, only_print: bool = False) -> int:
     tell = log.say if spec.log_level != "error" else _nothing
     began = time.monotonic()
     tell(opening(name, spec, available_cores()))
-    with _ended_by(signal.SIGTERM, signal.SIGHUP):
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
         outcome = run_job(launcher, spec, stop_signals=_SIGNALS)
     # Scripts written for Horovod need not call tfcollective.
     for text in (render(outcome, _in_red), warning(outcome) if spec.engine == "native" else None):
@@ -189,7 +189,7 @@ def _in_red(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+def ended_by(*numbers: signal.Signals) -> Iterator[None]:
     """While it is open, each of these signals ends this process in order as long as no job handles it, for example
     before the agents start. Process 1 of a container has no default action for them. Those that are passed on to the
     ranks have no effect as long as there is none."""

@@ -92,7 +92,7 @@ global_process_set = _make_global()
 
 
 @dataclass
-class _Registered:
+class Registered:
     process_set: ProcessSet
     members: Members
     communicator: Communicator | None
@@ -112,7 +112,7 @@ class ProcessSets:
         self._engine = engine
         self._sealed = sealed
         self._lock = threading.RLock()
-        self._sets: dict[int, _Registered] = {}
+        self._sets: dict[int, Registered] = {}
         self._next = GLOBAL_SET + 1
 
     def add(self, process_set: ProcessSet, rank: int, size: int) -> None:
@@ -132,7 +132,7 @@ class ProcessSets:
         communicator = self._form(members) if size > 1 else None
         if communicator is not None:
             communicator.publish(number)
-        self._sets[number] = _Registered(process_set, members, communicator)
+        self._sets[number] = Registered(process_set, members, communicator)
         process_set._register(number, ranks, rank)
 
     def remove(self, process_set: ProcessSet, size: int) -> bool:
@@ -211,7 +211,7 @@ class ProcessSets:
                 _, entry = self._sets.popitem()
                 self._end(entry, timeout)
 
-    def _end(self, entry: _Registered, timeout: float) -> None:
+    def _end(self, entry: Registered, timeout: float) -> None:
         entry.process_set._forget()
         if entry.communicator is None:
             return

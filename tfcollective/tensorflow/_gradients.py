@@ -70,7 +70,7 @@ class GradientOptions:
         num_groups, groups = (given.groups, ()) if isinstance(given.groups, int) else (0, given.groups or ())
         is_adasum = may_be_adasum and op == Adasum
         if is_adasum and given.compression is not Compression.none:
-            _warn_of_adasum()
+            warn_of_adasum()
         if op == Adasum and not is_adasum:
             raise UnsupportedError(
                 "op=Adasum: optimizers reduce gradients with Average or Sum; use DistributedGradientTape(op=Adasum)"
@@ -99,7 +99,7 @@ class GradientOptions:
 
 
 @functools.cache
-def _warn_of_adasum() -> None:
+def warn_of_adasum() -> None:
     """Once a process: a tape is made in every step."""
     _LOG.warning("op=Adasum: compression is not used, gradients are combined and sent in float32 or wider")
 

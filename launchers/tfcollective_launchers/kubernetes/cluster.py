@@ -191,7 +191,7 @@ class Cluster:
         response = self._call("watching pods", begin)
         try:
             for line in self._lines(response):
-                kind, one = _event_of(line)
+                kind, one = event_of(line)
                 if kind == "ERROR":
                     raise ClusterError(f"watching pods: {one.get('message', one)}", one.get("code"))
                 yield kind, one
@@ -280,7 +280,7 @@ class Cluster:
             raise ClusterError(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _event_of(line: bytes) -> tuple[str, Object]:
+def event_of(line: bytes) -> tuple[str, Object]:
     """Returns the event in a line of a watch; ClusterError for any other line, as from a proxy in between."""
     try:
         event = json.loads(line)

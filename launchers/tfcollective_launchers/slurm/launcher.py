@@ -149,7 +149,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         self, allocation: Allocation, spec: JobSpec, options: SlurmOptions, stop_signals: Sequence[int]
     ) -> JobOutcome:
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
-        spec = _placed(_started_again(spec, allocation.restarts, options), allocation)
+        spec = placed(_started_again(spec, allocation.restarts, options), allocation)
         plan = plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
         overlap = _knows_overlap()
         nodes = [host.name for host in spec.hosts]
@@ -212,7 +212,7 @@ def _hosts(spec: JobSpec, allocation: Allocation) -> tuple[Host, ...]:
     return spec.hosts or allocation.hosts
 
 
-def _placed(spec: JobSpec, allocation: Allocation) -> JobSpec:
+def placed(spec: JobSpec, allocation: Allocation) -> JobSpec:
     """The job on its nodes: one that may grow begins with as many ranks as they take."""
     hosts = _hosts(spec, allocation)
     grows = spec.bounds is not None and spec.max_proc is not None and not spec.tasks

@@ -61,12 +61,12 @@ class SparkLauncher(Launcher, CheckedLauncher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
-        return _planned(_on_tasks(spec))
+        return _planned(on_tasks(spec))
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         options = SparkOptions.from_platform(spec.platform)
-        spec = _on_tasks(spec)
+        spec = on_tasks(spec)
         if options.data is not None and spec.bounds is not None:
             raise UnsupportedError("data: an elastic job reads its own data: its tasks come and go, and rows with them")
         context = self._context(options, spec)
@@ -93,7 +93,7 @@ class SparkLauncher(Launcher, CheckedLauncher):
             bind_host=_bind_host(spec, context),
             enrolment=Enrolment(
                 [host.name for host in spec.hosts[: spec.num_proc]],
-                lambda found: _assigned(found, spec),
+                lambda found: assigned(found, spec),
                 options.allocation_timeout,
                 options.port,
             ),
@@ -115,7 +115,7 @@ class SparkLauncher(Launcher, CheckedLauncher):
         """The user's SparkContext, or one for this job and its restarts."""
         found = active_context(options)
         if found is None:
-            self._made = make_context(options, len(spec.hosts) * _cores_of_task(options))
+            self._made = make_context(options, len(spec.hosts) * cores_of_task(options))
             found = self._made.context
         return found
 
@@ -124,14 +124,15 @@ def _planned(spec: JobSpec) -> Plan:
     return plan_hosts(spec, share_out(spec.hosts, spec.num_proc), environ_snapshot())
 
 
-def _cores_of_task(options: SparkOptions) -> int:
+def cores_of_task(options: SparkOptions) -> int:
+    """Returns the number of cores that Spark gives a task."""
     text = options.conf.get(_TASK_CPUS, "1")
     if not text.isdigit() or not int(text):
         raise ConfigError(f"conf: {_TASK_CPUS}: expected 1 or more, got {text!r}")
     return int(text)
 
 
-def _on_tasks(spec: JobSpec) -> JobSpec:
+def on_tasks(spec: JobSpec) -> JobSpec:
     """The job with its tasks as hosts of one slot each. A spare would take its memory from the executor's."""
     spec.refuse_hosts("Spark", "spark", "see spark.excludeOnFailure")
     most = spec.num_proc if spec.bounds is None else max(spec.num_proc, spec.max_proc or 0)
@@ -160,7 +161,7 @@ def _bind_host(spec: JobSpec, context: Any) -> str:
     return own_address(spec.network_interfaces)
 
 
-def _assigned(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
+def assigned(found: Sequence[NodeFacts], spec: JobSpec) -> Assignment:
     """The ranks in the order of the hosts that Spark has chosen, so that neighbours share one; those of an elastic job
     for which no task has come stay without."""
     number = {host.name: place for place, host in enumerate(spec.hosts)}

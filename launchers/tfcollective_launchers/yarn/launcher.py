@@ -129,7 +129,7 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
         known = records.recall(job)
         with YarnClient.start() as yarn:
             state = yarn.state(job)
-            master, coordinator = _look_for_master(yarn, job, state, known)
+            master, coordinator = look_for_master(yarn, job, state, known)
         if state.ended:
             records.forget(job)
         status = ask_status(coordinator, known.key) if known is not None and coordinator is not None else None
@@ -158,7 +158,7 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
         records.forget(job)
 
 
-def _look_for_master(
+def look_for_master(
     yarn: YarnClient, job: str, state: AppState, known: records.Record | None
 ) -> tuple[str, str | None]:
     """What is to be said of an application's master, and where its coordinator is: one that was started again has
@@ -202,7 +202,7 @@ def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submi
         document = application(spec, options, _stage(hosted, folder), archives)
         yarn = opened.enter_context(YarnClient.start(options.skein_client))
         _check(yarn, spec, options)
-        submitted = _Submitted(yarn, hosted, options)
+        submitted = Submitted(yarn, hosted, options)
         return submitted.run(document, stop_signals)
 
 
@@ -248,7 +248,7 @@ def _stage(hosted: HostedJob, folder: Path) -> dict[str, str]:
     return {name: str(folder / name) for name in contents}
 
 
-class _Submitted:
+class Submitted:
     """An application while this process looks after it."""
 
     def __init__(
@@ -342,7 +342,7 @@ class _Submitted:
         records.forget(self._app_id)
         ended = self._explained(ended)
         if state is not None:
-            ended = _with_cause(ended, state, self._describe_end)
+            ended = with_cause(ended, state, self._describe_end)
         sys.stderr.write(render_table(self._app_id, ended))
         return Submission(self._app_id, ended, state)
 
@@ -492,7 +492,7 @@ class _Submitted:
             raise
 
 
-def _with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppState], str]) -> HostedOutcome:
+def with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppState], str]) -> HostedOutcome:
     """YARN ends all containers of an application that is killed or whose master is gone: those are not the cause. One
     that a person has killed stays so."""
     outcome = ended.outcome

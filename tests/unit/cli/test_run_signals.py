@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tfcollective._cli.run import _ended_by
+from tfcollective._cli.run import ended_by
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _defaults():
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_what_is_open_in_order(number):
     closed = []
-    with pytest.raises(SystemExit) as caught, _ended_by(signal.SIGTERM, signal.SIGHUP):
+    with pytest.raises(SystemExit) as caught, ended_by(signal.SIGTERM, signal.SIGHUP):
         try:
             os.kill(os.getpid(), number)
         finally:
@@ -30,6 +30,6 @@ def test_a_signal_ends_what_is_open_in_order(number):
 
 def test_what_nohup_ignores_stays_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with _ended_by(signal.SIGTERM, signal.SIGHUP):
+    with ended_by(signal.SIGTERM, signal.SIGHUP):
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -6,7 +6,7 @@ import pytest
 
 from tfcollective import _cluster as clusters
 from tfcollective._base import payload
-from tfcollective._cluster import _Call, _numbers
+from tfcollective._cluster import Call, numbers
 from tfcollective._control.messages import Entry
 
 
@@ -26,12 +26,12 @@ class Client:
 
 def test_a_call_stored_twice_is_made_once():
     client = Client(Entry(1, 1), Entry(1, 2), None, Entry(2, 3), Entry(2, 5), Entry(None, 6))
-    assert list(_numbers(client)) == [1, 2, None]
+    assert list(numbers(client)) == [1, 2, None]
     assert client.asked == [0, 1, 2, 2, 3, 5]
 
 
 def test_a_later_process_begins_with_the_newest():
-    assert next(_numbers(Client(Entry(7, 9)))) == 7
+    assert next(numbers(Client(Entry(7, 9)))) == 7
 
 
 @pytest.mark.parametrize("code", [None, 0, 3])
@@ -42,7 +42,7 @@ def test_a_function_that_exits_has_failed(code):
     class Store:
         def get_blob(self, name, *, timeout):
             call = payload.dumps((sys.exit, (code,), {}), "sys.exit")
-            return payload.dumps(_Call(call, [], fresh=False), "it")
+            return payload.dumps(Call(call, [], fresh=False), "it")
 
         def put_blob(self, name, data):
             stored[name] = payload.loads(data)

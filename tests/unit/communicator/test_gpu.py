@@ -315,13 +315,11 @@ class Packed:
     """An array that speaks DLPack only, as PyTorch's do for bfloat16."""
 
     def __init__(self, code: int, bits: int, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> None:
-        from tfcollective._runtime.native_library.device_buffers import _DlDevice, _DlTensor, _DlType
+        from tfcollective._runtime.native_library.device_buffers import DlDevice, DlTensor, DlType
 
         self.shape = (ctypes.c_int64 * len(shape))(*shape)
         self.strides = None if strides is None else (ctypes.c_int64 * len(strides))(*strides)
-        self.tensor = _DlTensor(
-            0x1000, _DlDevice(2, 0), len(shape), _DlType(code, bits, 1), self.shape, self.strides, 16
-        )
+        self.tensor = DlTensor(0x1000, DlDevice(2, 0), len(shape), DlType(code, bits, 1), self.shape, self.strides, 16)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (2, 0)

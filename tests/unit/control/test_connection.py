@@ -134,7 +134,7 @@ def test_certificates_are_new_and_tolerate_clock_differences():
 # ---- what a client finds that is not its coordinator ----------------------------------------------------------------
 
 
-def test_a_wrong_key_is_said_to_be_one_possibility(server, refused):
+def test_a_wrong_key_is_named_as_possible_cause(server, refused):
     with refused(UNPROVED), client_of(server.endpoint, new_key()) as client:
         with pytest.raises(UnprovenReplyError, match=r"does not prove the job key.*TFCOLLECTIVE_KEY_FILE"):
             client.put_blob("k", SECRET)
@@ -220,7 +220,7 @@ def test_a_server_that_says_nothing_is_given_up():
     assert said == []
 
 
-def test_a_server_that_ends_in_the_middle_is_one_that_does_not_answer():
+def test_a_server_that_ends_early_is_unreachable():
     ends = {"tls": 0, "greeting": 0, "request": 0}
 
     def serve_for_a_while(listener):
@@ -287,7 +287,7 @@ def test_tls_without_a_greeting_that_ends(server, refused, said):
 
 
 @pytest.mark.parametrize("sent", [1, 50, None])
-def test_a_connection_that_ends_in_the_middle_of_its_handshake(server, refused, sent):
+def test_a_connection_that_ends_during_its_handshake(server, refused, sent):
     with refused(UNPROVED), connect(server) as peer:
         peer.sendall(client_hello()[:sent])
 
@@ -298,7 +298,7 @@ def test_a_proof_with_another_key(server, refused):
         assert peer.is_cut_off()
 
 
-def test_a_request_without_a_proof_is_refused_before_it_has_come(server, refused):
+def test_a_request_without_proof_is_refused_unread(server, refused):
     with refused("wrong key"), ByHand(server.endpoint) as peer:
         peer.tls.sendall(REQUEST_HEAD.pack(6, MAX_BODY_BYTES) + b"/v1/put" + bytes(PROOF_BYTES))
         assert peer.is_cut_off()
@@ -314,7 +314,7 @@ def test_a_greeting_that_is_replayed(server, refused):
         assert thief.is_cut_off()
 
 
-def test_a_greeting_is_worth_nothing_with_a_coordinator_that_was_started_again():
+def test_a_restarted_coordinator_refuses_an_old_greeting():
     with serve() as first, ByHand(first.endpoint) as one:
         welcome = one.welcome(KEY)
     with serve() as second, ByHand(second.endpoint) as thief:
@@ -373,7 +373,7 @@ def test_many_refusals_make_few_lines(server, caplog):
 # ---- with the key ---------------------------------------------------------------------------------------------------
 
 
-def test_a_body_that_is_too_long_is_not_read(by_hand, refused):
+def test_a_body_that_is_too_long_stays_unread(by_hand, refused):
     with refused(f"a body of {MAX_BODY_BYTES + 1} bytes; {MAX_BODY_BYTES} are allowed"):
         by_hand.tls.sendall(REQUEST_HEAD.pack(7, MAX_BODY_BYTES + 1))
         assert by_hand.is_cut_off()

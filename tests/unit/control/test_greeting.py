@@ -59,13 +59,13 @@ def test_another_key_proves_nothing():
 
 
 @pytest.mark.parametrize("other", [{"job_id": "another"}, {"number": b"n" * 16}, {"certificate": b"c" * 32}])
-def test_a_proof_is_for_one_connection_of_one_coordinator(other):
+def test_a_proof_holds_for_one_connection(other):
     welcome = Welcome.new("job", CERTIFICATE)
     with pytest.raises(Unauthenticated):
         replace(welcome, **other).check_client(KEY, welcome.client_proof(KEY))
 
 
-def test_what_one_end_says_is_no_proof_of_the_other():
+def test_a_reflected_proof_is_refused():
     """An impostor cannot prove the key by returning the other end's own proof."""
     welcome = Welcome.new("job", CERTIFICATE)
     proof = WELCOME.unpack(welcome.to_bytes(KEY)[: WELCOME.size])[1]

@@ -11,7 +11,7 @@ from tfcollective._control.state.job import JobView
 from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import exit_code, render
-from tfcollective._launch.running.job import _unreported, judge
+from tfcollective._launch.running.job import judge, unreported
 
 
 def view(*codes):
@@ -30,13 +30,13 @@ def view(*codes):
 def test_an_unreported_end_is_no_success():
     seen = view(0, None)
     exits = tuple(task.exit for task in seen.tasks if task.exit is not None)
-    outcome = JobOutcome(exits, seen.initialised, agent_failure=_unreported(seen).message)
+    outcome = JobOutcome(exits, seen.initialised, agent_failure=unreported(seen).message)
     assert exit_code(outcome) == 70
     assert "no agent has reported how rank 1 (worker:1) ended" in render(outcome)
 
 
 def test_complete_reports_leave_nothing_to_say():
-    assert _unreported(view(0, 3)) is None
+    assert unreported(view(0, 3)) is None
 
 
 @pytest.mark.parametrize(

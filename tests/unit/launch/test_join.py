@@ -7,7 +7,7 @@ import pytest
 from tfcollective._base.errors import ConfigError
 from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
 from tfcollective._launch.plan.spec import JobSpec
-from tfcollective._launch.platforms.join import JoinedLauncher, JoinProvider, _given_key, deal_to, elastic_assignment
+from tfcollective._launch.platforms.join import JoinedLauncher, JoinProvider, deal_to, elastic_assignment, given_key
 
 
 def dealt(num_proc, *slots):
@@ -71,10 +71,10 @@ def test_the_key_is_private_and_goes_away(tmp_path):
 def test_an_existing_key_is_used_and_kept(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("TFCOLLECTIVE_KEY", raising=False)
     path = tmp_path / "key"
-    assert _given_key(str(path)) == (None, str(path))  # the launcher makes one
+    assert given_key(str(path)) == (None, str(path))  # the launcher makes one
     path.write_text("ab" * 32)
     path.chmod(0o600)
-    assert _given_key(str(path)) == (bytes.fromhex("ab" * 32), str(path))
+    assert given_key(str(path)) == (bytes.fromhex("ab" * 32), str(path))
     with JoinProvider(str(path), given=True) as provider:
         provider.request([NodeSettings("10.0.0.1:5", "ab" * 32, "")])
     assert path.read_text() == "ab" * 32
@@ -86,19 +86,19 @@ def test_a_key_file_open_to_others_fails(tmp_path):
     path.write_text("ab" * 32)
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="can be read by others"):
-        _given_key(str(path))
+        given_key(str(path))
 
 
 def test_the_key_of_the_environment_is_used(monkeypatch, capsys):
     monkeypatch.setenv("TFCOLLECTIVE_KEY", "cd" * 32)
-    assert _given_key(None) == (bytes.fromhex("cd" * 32), "")
+    assert given_key(None) == (bytes.fromhex("cd" * 32), "")
     with JoinProvider("", given=True) as provider:
         provider.request([NodeSettings("10.0.0.1:5", "cd" * 32, "")])
     said = capsys.readouterr().err
     assert "the environment has the same job key:\n  tfcollective agent --join 10.0.0.1:5\n" in said
     assert "cdcd" not in said
     monkeypatch.setenv("TFCOLLECTIVE_TASK", "worker:0")  # the key is that of the job which this is a rank of
-    assert _given_key(None) == (None, None)
+    assert given_key(None) == (None, None)
 
 
 def test_restarts_need_a_lasting_address_and_key(monkeypatch):

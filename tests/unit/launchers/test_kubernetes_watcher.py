@@ -4,7 +4,7 @@ import threading
 
 import pytest
 from launching import until
-from tfcollective_launchers.kubernetes.cluster import ClusterError, _event_of
+from tfcollective_launchers.kubernetes.cluster import ClusterError, event_of
 from tfcollective_launchers.kubernetes.watcher import PodWatcher, state_of
 
 
@@ -119,7 +119,7 @@ def test_watches_that_end_restart_after_a_pause():
 )
 def test_an_invalid_watch_line_is_an_error(line):
     with pytest.raises(ClusterError, match="expected an event"):
-        _event_of(line)
+        event_of(line)
 
 
 def test_what_happens_is_said_once():

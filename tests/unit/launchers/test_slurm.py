@@ -12,7 +12,7 @@ from tfcollective_launchers.slurm import control, submission
 from tfcollective_launchers.slurm.allocation import Allocation, environment_of_srun, task_counts
 from tfcollective_launchers.slurm.call_folder import leave, left, stage, staged
 from tfcollective_launchers.slurm.control import JobState, SlurmError, UnknownJobError, fields_of
-from tfcollective_launchers.slurm.launcher import SlurmLauncher, _placed
+from tfcollective_launchers.slurm.launcher import SlurmLauncher, placed
 from tfcollective_launchers.slurm.options import SlurmOptions
 from tfcollective_launchers.slurm.provider import AllocationHosts, SlurmProvider, srun_command
 from tfcollective_launchers.slurm.script import batch_script
@@ -131,8 +131,8 @@ COMMAND_LINES = [
 def test_a_growing_job_begins_on_all_slots():
     grows = JobSpec(("x",), 2, min_proc=1, max_proc=4)
     for spec, count in ((grows, 4), (replace(grows, max_proc=9), 5), (JobSpec(("x",), 2, min_proc=1), 2)):
-        placed = _placed(spec, Allocation("17", HOSTS))
-        assert (placed.num_proc, placed.hosts) == (count, HOSTS)
+        job = placed(spec, Allocation("17", HOSTS))
+        assert (job.num_proc, job.hosts) == (count, HOSTS)
 
 
 @pytest.mark.parametrize("arguments", COMMAND_LINES)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tfcollective_launchers.spark import api as of_api
 from tfcollective_launchers.spark import context as of_spark
-from tfcollective_launchers.spark.launcher import SparkLauncher, _assigned, _cores_of_task, _on_tasks
+from tfcollective_launchers.spark.launcher import SparkLauncher, assigned, cores_of_task, on_tasks
 from tfcollective_launchers.spark.options import SparkOptions
 from tfcollective_launchers.spark.reasons import lost_partition, reason_of
 from tfcollective_launchers.spark.task import agent_environment
@@ -121,10 +121,10 @@ def test_what_spark_decides_is_refused(more, kind):
 
 
 def test_ranks_go_by_host_with_missing_last():
-    elastic = _on_tasks(JobSpec(command=("python",), num_proc=3, min_proc=1, max_proc=4))
+    elastic = on_tasks(JobSpec(command=("python",), num_proc=3, min_proc=1, max_proc=4))
     assert [host.name for host in elastic.hosts] == ["task-0", "task-1", "task-2", "task-3"]
     found = [NodeFacts(name="task-2", host="a"), NodeFacts(name="task-0", host="b")]
-    assignment = _assigned(found, elastic)
+    assignment = assigned(found, elastic)
     assert [(one.rank, one.host) for one in assignment.plan.workers] == [(0, "task-2"), (1, "task-0"), (2, "task-1")]
     assert [(facts.name, len(workers)) for facts, workers in assignment.parts] == [("task-2", 1), ("task-0", 1)]
     assert assignment.hosts == elastic.hosts
@@ -136,7 +136,7 @@ def test_settings_that_are_no_settings_are_named():
     with pytest.raises(ConfigError, match=r"allocation_timeout: expected .* got 0"):
         SparkOptions(allocation_timeout=0)
     with pytest.raises(ConfigError, match=r"spark.task.cpus: expected 1 or more, got 'many'"):
-        _cores_of_task(SparkOptions(conf={"spark.task.cpus": "many"}))
+        cores_of_task(SparkOptions(conf={"spark.task.cpus": "many"}))
 
 
 def test_without_pyspark_the_extra_is_named(monkeypatch):
@@ -212,7 +212,7 @@ def test_without_java_or_pyspark_they_are_named(pyspark, monkeypatch):
     assert "pip install 'tfcollective[spark]'" in look(master="local")[-1].detail
 
 
-def test_keywords_of_horovod_and_options_of_a_job_go_together(monkeypatch):
+def test_keywords_of_horovod_mix_with_job_options(monkeypatch):
     monkeypatch.setattr(of_api, "_run", lambda spec: [spec])
     (spec,) = of_api.run(print, num_proc=2, nics="eth0", env={"A": "b"}, prefix_output_with_timestamp=True, verbose=2)
     assert (spec.num_proc, spec.network_interfaces, spec.env, spec.timestamps) == (2, ("eth0",), {"A": "b"}, True)

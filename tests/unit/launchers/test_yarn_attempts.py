@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from manual_clock import ManualClock
 from tfcollective_launchers.yarn.application import SERVING_FILE, application
-from tfcollective_launchers.yarn.launcher import _look_for_master, _Submitted
+from tfcollective_launchers.yarn.launcher import Submitted, look_for_master
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.records import Record, recall
 from tfcollective_launchers.yarn.skein_client import AppState
@@ -100,7 +100,7 @@ def own_records(tmp_path, monkeypatch):
 def follow(yarn, follower, **fields):
     options = YarnOptions(python="/p", allocation_timeout=20.0, **fields)
     hosted = SimpleNamespace(key=b"k", plan=None, spec=ELASTIC)
-    return _Submitted(yarn, hosted, options, ManualClock(), follower).run({}, ())
+    return Submitted(yarn, hosted, options, ManualClock(), follower).run({}, ())
 
 
 def test_the_submitter_follows_the_next_master(capsys):
@@ -145,13 +145,13 @@ def test_a_fixed_job_has_one_master():
 
 def test_status_finds_the_coordinator_of_the_next_master():
     known = Record("h:2", b"k", b"c", b"p")
-    assert _look_for_master(Yarn(at("RUNNING", 1)), APPLICATION, at("RUNNING", 1), known) == ("", "h:2")
+    assert look_for_master(Yarn(at("RUNNING", 1)), APPLICATION, at("RUNNING", 1), known) == ("", "h:2")
     lost = ("it was lost; YARN starts it again", None)
-    assert _look_for_master(Yarn(at("ACCEPTED", -1)), APPLICATION, at("ACCEPTED", -1), known) == lost
+    assert look_for_master(Yarn(at("ACCEPTED", -1)), APPLICATION, at("ACCEPTED", -1), known) == lost
     again = ("attempt 2; lost before it: 1", "h:3")
-    assert _look_for_master(Yarn(at("RUNNING", 2)), APPLICATION, at("RUNNING", 2), known) == again
-    assert _look_for_master(Yarn(at("RUNNING", 2)), APPLICATION, at("RUNNING", 2), None) == ("", None)
-    assert _look_for_master(Yarn(at("FAILED", 2)), APPLICATION, at("FAILED", 2), known) == ("", None)
+    assert look_for_master(Yarn(at("RUNNING", 2)), APPLICATION, at("RUNNING", 2), known) == again
+    assert look_for_master(Yarn(at("RUNNING", 2)), APPLICATION, at("RUNNING", 2), None) == ("", None)
+    assert look_for_master(Yarn(at("FAILED", 2)), APPLICATION, at("FAILED", 2), known) == ("", None)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import signal
 from types import SimpleNamespace
 
 import pytest
-from tfcollective_launchers.yarn.launcher import _Submitted
+from tfcollective_launchers.yarn.launcher import Submitted
 from tfcollective_launchers.yarn.records import Record, recall
 from tfcollective_launchers.yarn.skein_client import AppState
 
@@ -101,7 +101,7 @@ class Client:
 def submit(yarn, *, detach, interrupted=False):
     options = Options(detached=detach, interrupted=interrupted)
     hosted = SimpleNamespace(key=b"k", plan=None, spec=SimpleNamespace(call=None, bounds=None))
-    return _Submitted(yarn, hosted, options, connect=Client).run({}, (signal.SIGINT,))
+    return Submitted(yarn, hosted, options, connect=Client).run({}, (signal.SIGINT,))
 
 
 @pytest.mark.parametrize("detach", [True, False])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from manual_clock import ManualClock
-from tfcollective_launchers.yarn.launcher import _Submitted, _with_cause
+from tfcollective_launchers.yarn.launcher import Submitted, with_cause
 from tfcollective_launchers.yarn.skein_client import (
     ATTEMPT_KEY,
     ENDPOINT_KEY,
@@ -150,7 +150,7 @@ class Options(SimpleNamespace):
 
 def submitted(client):
     hosted = SimpleNamespace(key=b"k", spec=SimpleNamespace(bounds=None))
-    found = _Submitted(client, hosted, Options(), ManualClock())
+    found = Submitted(client, hosted, Options(), ManualClock())
     found._security = SimpleNamespace(cert_bytes=b"c", key_bytes=b"k")
     return found
 
@@ -211,7 +211,7 @@ def test_containers_of_killed_applications_are_no_cause():
         (replace(lost, stopped_by=2), "the container of worker-0 was ended", ""),
         (JobOutcome((), initialised=True), None, ""),
     ):
-        reported = _with_cause(
+        reported = with_cause(
             HostedOutcome(outcome, (ContainerRow("worker-0", ()),)), gone, lambda state: state.why
         ).outcome
         assert (reported.agent_failure, reported.not_restarted) == (failure, final)
@@ -222,7 +222,7 @@ def test_ranks_stopped_by_yarn_are_no_cause():
     stopped = ExitRecord("worker:0", 0, "n", 7, None, 15, 2.0, ExitReason.STOPPED)
     raised = ExitRecord("worker:0", 0, "n", 7, 1, None, 2.0)
     reported = [
-        _with_cause(
+        with_cause(
             HostedOutcome(JobOutcome(exits, initialised=True, stopped_by=by), ()), state, lambda state: state.why
         )
         for exits, by, state in (

@@ -7,7 +7,7 @@ import pytest
 from manual_clock import ManualClock
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
-from tfcollective_launchers.yarn.launcher import _Submitted
+from tfcollective_launchers.yarn.launcher import Submitted
 from tfcollective_launchers.yarn.options import YarnOptions
 from tfcollective_launchers.yarn.skein_client import AppState, YarnClient
 
@@ -78,7 +78,7 @@ def said(yarn, capsys, looks=0):
             return HostedOutcome(JobOutcome((), initialised=True), ())
 
     hosted = SimpleNamespace(key=b"k", plan=None, spec=SPEC)
-    _Submitted(yarn, hosted, YarnOptions(python="/p", allocation_timeout=60.0), clock, Follower).run({}, ())
+    Submitted(yarn, hosted, YarnOptions(python="/p", allocation_timeout=60.0), clock, Follower).run({}, ())
     return [line for line in capsys.readouterr().err.splitlines() if "wait" in line or "has not begun" in line]
 
 

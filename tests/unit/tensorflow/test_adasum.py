@@ -13,7 +13,7 @@ import tfcollective.keras as tfk
 import tfcollective.tensorflow as tfc
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.tensorflow._adasum import combine
-from tfcollective.tensorflow._gradients import _warn_of_adasum
+from tfcollective.tensorflow._gradients import warn_of_adasum
 
 pytestmark = pytest.mark.tensorflow
 
@@ -71,7 +71,7 @@ def test_what_it_is_not_for() -> None:
 
 
 def test_compression_that_is_not_used_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    _warn_of_adasum.cache_clear()
+    warn_of_adasum.cache_clear()
     for _ in range(2):  # a tape is made in every step
         tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum, compression=tfc.Compression.fp16)
         tfc.DistributedGradientTape(tf.GradientTape(), op=tfc.Adasum)

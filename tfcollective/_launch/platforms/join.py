@@ -78,7 +78,7 @@ class JoinedLauncher(Launcher):
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
         options = platform_options(_Options, spec.platform, "agents")
-        key, place = _given_key(options.key_file)
+        key, place = given_key(options.key_file)
         share = -(-spec.num_proc // options.agents)
         elastic = partial(elastic_assignment, spec=spec, share=share)
         assign = partial(dealt_assignment, spec=spec) if spec.bounds is None else elastic
@@ -153,7 +153,7 @@ def _place_in(job: Job) -> str:
     return str(Path(job.scratch_dir) / "join.key")
 
 
-def _given_key(key_file: str | None) -> tuple[bytes | None, str | None]:
+def given_key(key_file: str | None) -> tuple[bytes | None, str | None]:
     """The key of a job whose agents have it already, and where they find it: in a file that exists, or, where none is
     named, in the environment (empty). No key: the launcher makes one. Raises ConfigError for a file whose key is not
     safe to use: it may be another user's who wants to join."""

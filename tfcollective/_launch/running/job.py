@@ -303,7 +303,7 @@ class Job:
         tasks = [one.task for one in view.tasks]  # those that replaced others, too
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
-        agent_failure = agent_failure or _unreported(view)
+        agent_failure = agent_failure or unreported(view)
         judged = judge(view, self._plan.tasks, self._rules, ended=True)
         return JobOutcome(
             exits=judged.ends,
@@ -378,7 +378,7 @@ def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTas
     return AuxiliaryTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
 
 
-def _unreported(view: JobView) -> AgentFailure | None:
+def unreported(view: JobView) -> AgentFailure | None:
     """What to say of ranks whose end no agent has reported: they must not pass for a success."""
     silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
     if not silent:

@@ -111,20 +111,20 @@ def _check_contiguous(argument: str, shape: Sequence[int], strides: Sequence[int
         expected *= length
 
 
-class _DlDevice(ctypes.Structure):
+class DlDevice(ctypes.Structure):
     _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
 
 
-class _DlType(ctypes.Structure):
+class DlType(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
-class _DlTensor(ctypes.Structure):
+class DlTensor(ctypes.Structure):
     _fields_ = (
         ("data", ctypes.c_void_p),
-        ("device", _DlDevice),
+        ("device", DlDevice),
         ("ndim", ctypes.c_int32),
-        ("dtype", _DlType),
+        ("dtype", DlType),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
         ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("byte_offset", ctypes.c_uint64),
@@ -136,7 +136,7 @@ def _from_dlpack(value: Any, argument: str) -> DeviceBuffer:
     capsule = value.__dlpack__(stream=-1)  # no synchronisation: the operation is put on the caller's stream
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _DlTensor.from_address(get(capsule, b"dltensor"))  # the first member of DLManagedTensor
+    tensor = DlTensor.from_address(get(capsule, b"dltensor"))  # the first member of DLManagedTensor
     kind = (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes)
     if kind == (_DLPACK_BFLOAT, 16, 1):
         dtype: abi.DType | None = abi.DType.BFLOAT16
