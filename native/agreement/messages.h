@@ -1,4 +1,4 @@
-// How a request and a decision look on the control connections.
+// The encoding of requests and decisions on the control connections.
 #ifndef TFCOLLECTIVE_AGREEMENT_MESSAGES_H_
 #define TFCOLLECTIVE_AGREEMENT_MESSAGES_H_
 

@@ -1,5 +1,5 @@
-// What runs next everywhere: rank 0's table of which rank has asked for what, in the host's memory and on GPUs. No I/O,
-// no clock of its own. Event driven: the decision falls when the last rank asks.
+// Decides what runs next on all ranks: rank 0's table of which rank has asked for what, in the host's memory and on
+// GPUs. No I/O, no clock of its own. Event driven: the decision falls when the last rank asks.
 #ifndef TFCOLLECTIVE_AGREEMENT_NEGOTIATION_H_
 #define TFCOLLECTIVE_AGREEMENT_NEGOTIATION_H_
 
@@ -18,7 +18,7 @@
 
 namespace tfc {
 
-// What a name stands for.
+// The kind of thing that a name stands for.
 enum class Subject : uint8_t {
   kOperation = 0,   // matched by name
   kPlan = 1,        // a bucket plan
@@ -26,13 +26,13 @@ enum class Subject : uint8_t {
   kSetup = 3,       // of a stream of operations on GPUs
 };
 
-// One rank's request to run, or to begin, what has this name.
+// One rank's request to run, or to begin, the operation of this name.
 struct Request {
   Subject subject = Subject::kOperation;
   std::string name;
   bool on_gpus = false;  // the ranks must agree on it
   uint64_t signature = 0;
-  std::string view;          // what the rank asks for, for people; what follows a tab in a line is not compared
+  std::string view;          // the rank's request as text; the part of a line after a tab is not compared
   double timeout_s = 0.0;    // from its arrival; the first one to pass ends the waiting
   bool takes_zeros = false;  // zeros may stand for joined ranks
   std::string blob;          // what every rank wants to know of this one; opaque here
@@ -41,7 +41,7 @@ struct Request {
 
 inline constexpr uint32_t kNoPlanChannel = 0;
 
-// What all ranks do now.
+// The decision that all ranks carry out now.
 struct Decision {
   Subject subject = Subject::kOperation;
   std::string name;
@@ -74,7 +74,7 @@ class NegotiationTable {
   // Texts about entries that have waited for `seconds` and were not reported before.
   std::vector<std::string> Stalled(Deadline::Clock::time_point now, double seconds);
 
-  // What each rank has asked for in the host's memory and others have not.
+  // The requests of each rank in the host's memory that other ranks have not made.
   Undecided UndecidedByRank() const;
 
   // `rank` does not need the plan any longer; it may ask for it again. The channel that is free now, if the plan had
@@ -116,7 +116,7 @@ class NegotiationTable {
   void BeginPlan(const Entry& entry, Decision* decision);
   std::optional<Decision> JoinPlan(int rank, const Request& request);
   std::vector<int> Missing(const Key& key, const Entry& entry) const;
-  // What a rank that is missing from `entry` has waited in for the longest time; empty if none waits in this table.
+  // The operation in which a rank missing from `entry` has waited longest; empty if none waits in this table.
   std::string Elsewhere(const Entry& entry) const;
 
   const int world_size_;

@@ -23,7 +23,7 @@ struct Running {
   std::string title;
 };
 
-// What a rank says of itself when it has done nothing for a while but wait.
+// The report of a rank that has done nothing but wait for a while.
 struct Standstill {
   bool holds = false;                      // false: it goes on
   uint64_t begun = 0;                      // operations by name and buckets that it has begun

@@ -16,7 +16,7 @@ void NoteUnorderedCalls();
 // the program has more threads for that, and one that sleeps or reads a file may call next what others wait for.
 bool OneProgramThreadCalls();
 
-// Of all threads of this process, in seconds.
+// The processor time of all threads of this process, in seconds.
 double ProcessorTime();
 
 }  // namespace tfc

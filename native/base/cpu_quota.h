@@ -1,4 +1,4 @@
-// How much processor time a control group leaves its processes: a container may see 64 processors and get two.
+// The processor time that a control group allows its processes: a container may see 64 processors and get two.
 #ifndef TFCOLLECTIVE_BASE_CPU_QUOTA_H_
 #define TFCOLLECTIVE_BASE_CPU_QUOTA_H_
 
@@ -16,7 +16,7 @@ struct CpuQuota {
   // The tightest limit of all groups that this process is in, of version 1 and 2, up to the root. No limit where the
   // kernel does not say. `proc`: where "cgroup" and "mountinfo" lie.
   static CpuQuota Current(const std::string& proc = "/proc/self");
-  // What ToString writes. INVALID_ARGUMENT for anything else.
+  // Parses the output of ToString. INVALID_ARGUMENT for anything else.
   static Result<CpuQuota> Parse(const std::string& text);
 
   bool limited() const { return millicores > 0; }

@@ -12,11 +12,11 @@ namespace tfc {
 
 class CpuSet {
  public:
-  static constexpr size_t kMaxCpus = 1024;  // what the kernel's own type holds
+  static constexpr size_t kMaxCpus = 1024;  // the capacity of the kernel's own type
 
-  // Those of the calling thread; CPU 0 alone where the kernel does not say.
+  // The CPUs of the calling thread; CPU 0 alone if the kernel does not tell.
   static CpuSet Usable();
-  // What ToString writes. INVALID_ARGUMENT for anything else.
+  // Parses the output of ToString. INVALID_ARGUMENT for anything else.
   static Result<CpuSet> Parse(const std::string& text);
 
   void Add(int cpu) { cpus_.set(static_cast<size_t>(cpu)); }

@@ -1,4 +1,4 @@
-// Where a thread sleeps until another thread of the process has done what it waits for.
+// Lets a thread sleep until another thread of the process signals progress.
 //
 // Who sleeps where:
 // - A caller of a collective, a join, the set-up or a shutdown, and an operation that has failed and waits for the
@@ -23,7 +23,8 @@ namespace tfc {
 
 class EventCount {
  public:
-  // What a thread waits for may have come. Any thread, after the change, with or without the lock that guards it.
+  // Wakes waiting threads, whose condition may hold now. Any thread, after the change, with or without the lock that
+  // guards it.
   void Notify() {
     const MutexLock lock(mutex_);
     ++events_;

@@ -1,4 +1,4 @@
-// Where messages for people go. A value: copy it, keep it; the default one drops everything.
+// The destination of log messages. A value: copy it, keep it; the default one drops everything.
 #ifndef TFCOLLECTIVE_BASE_LOG_H_
 #define TFCOLLECTIVE_BASE_LOG_H_
 

@@ -20,7 +20,7 @@
 
 #define TFC_CAPABILITY(kind) TFC_THREAD_ANNOTATION(capability(kind))
 #define TFC_SCOPED_CAPABILITY TFC_THREAD_ANNOTATION(scoped_lockable)
-// Of a field; TFC_PT_GUARDED_BY is of what the field points to.
+// Applies to a field; TFC_PT_GUARDED_BY to the object that the field points to.
 #define TFC_GUARDED_BY(capability) TFC_THREAD_ANNOTATION(guarded_by(capability))
 #define TFC_PT_GUARDED_BY(capability) TFC_THREAD_ANNOTATION(pt_guarded_by(capability))
 // Of a function: its caller holds these, or does not hold them. A lambda has it after its parameters:

@@ -1,4 +1,4 @@
-// What ranks say, as text for people: lists of ranks, and how their views differ.
+// Formats text about ranks: lists of ranks, and how their views differ.
 #ifndef TFCOLLECTIVE_BASE_RANK_TEXTS_H_
 #define TFCOLLECTIVE_BASE_RANK_TEXTS_H_
 

@@ -19,7 +19,7 @@ class SocketAddress {
   static Result<SocketAddress> FromHost(const std::string& host, uint16_t port);
   // "10.0.0.7:3412" or "[::1]:3412".
   static Result<SocketAddress> Parse(const std::string& text);
-  // What getsockname, getpeername or accept gave.
+  // Converts the result of getsockname, getpeername or accept.
   static Result<SocketAddress> FromRaw(const sockaddr* raw, socklen_t size);
   static Result<SocketAddress> LocalOf(int fd);
 
@@ -27,7 +27,7 @@ class SocketAddress {
   int family() const { return storage_.ss_family; }
   uint16_t port() const;
   std::string host() const;
-  std::string ToString() const;  // what Parse takes
+  std::string ToString() const;  // the form that Parse accepts
 
   const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t raw_size() const { return size_; }

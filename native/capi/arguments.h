@@ -1,4 +1,4 @@
-// What callers give to the C interface, checked and as our own values.
+// Validates the arguments of the C interface and converts them to internal types.
 #ifndef TFCOLLECTIVE_CAPI_ARGUMENTS_H_
 #define TFCOLLECTIVE_CAPI_ARGUMENTS_H_
 

@@ -1,4 +1,4 @@
-// What one thread uses to end a connect that another thread is in.
+// Lets one thread cancel a connect that another thread is in.
 #ifndef TFCOLLECTIVE_CAPI_CANCELLATION_H_
 #define TFCOLLECTIVE_CAPI_CANCELLATION_H_
 

@@ -1,4 +1,4 @@
-// What stands behind a tfc_communicator: builds its object graph, the only place that knows the concrete transport.
+// The implementation of tfc_communicator: builds its object graph, the only place that knows the concrete transport.
 #ifndef TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_
 #define TFCOLLECTIVE_CAPI_COMMUNICATOR_IMPL_H_
 
@@ -25,7 +25,7 @@
 
 namespace tfc {
 
-// What a process listens on before it is connected, and the address that it gives to its peers.
+// The listener of a process before it is connected, and the address that it gives to its peers.
 struct ListenerBundle {
   TcpListener tcp;
   FdServer fds;
@@ -37,7 +37,7 @@ struct ListenerBundle {
   std::string Address() const;
 };
 
-// One peer's address, taken apart.
+// One peer's address, parsed.
 struct PeerAddress {
   SocketAddress tcp;
   std::string fd_server;
@@ -48,7 +48,7 @@ struct PeerAddress {
   static Result<PeerAddress> Parse(const std::string& text);
 };
 
-// Whether these ranks, those of one node, are more than the processors that they may use, all together: waiting ranks
+// True if these ranks, those of one node, are more than the processors that they may use, all together: waiting ranks
 // then give their processor away at once.
 bool IsCrowded(const std::vector<PeerAddress>& ranks);
 

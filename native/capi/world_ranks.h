@@ -25,7 +25,7 @@ class WorldRanks {
     return Status(status.code(), Context() + status.message(), peer, status.sys_errno());
   }
 
-  // What stands before a text that counts the set's ranks from 0; nothing for all ranks.
+  // The prefix of a text that counts the set's ranks from 0; empty for all ranks.
   std::string Context() const {
     if (ranks_.empty()) return "";
     std::string text = "in a process set, where";

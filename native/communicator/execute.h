@@ -22,7 +22,7 @@ struct Channel {
   uint64_t round = 0;     // staging rounds used in the arena
 };
 
-// What the calling thread may use. Without an arena everything goes over the transport; with one and
+// The resources that the calling thread may use. Without an arena everything goes over the transport; with one and
 // a single node the transport is not touched and may be nullptr.
 struct Resources {
   Transport* transport = nullptr;

@@ -39,7 +39,7 @@ class FirstFailure {
     return Get();
   }
 
-  // Where every thread of the communicator waits for another one: so a failure wakes them all.
+  // The event count in which every thread of the communicator waits for another one: a failure wakes them all.
   EventCount& events() const { return events_; }
 
  private:

@@ -1,4 +1,4 @@
-// Who lives where: ranks, nodes, and this rank's place among them. Pure.
+// The layout of ranks on nodes, and this rank's place in it. Pure.
 #ifndef TFCOLLECTIVE_COMMUNICATOR_TOPOLOGY_H_
 #define TFCOLLECTIVE_COMMUNICATOR_TOPOLOGY_H_
 

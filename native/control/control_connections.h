@@ -23,7 +23,7 @@
 
 namespace tfc {
 
-// What the monitor thread calls; nothing here may block.
+// The callbacks of the monitor thread; none may block.
 class ControlHandler {
  public:
   virtual ~ControlHandler() = default;
@@ -39,7 +39,7 @@ class ControlHandler {
 
 struct ControlOptions {
   Identity self;
-  SocketAddress root;  // where rank 0 listens
+  SocketAddress root;  // the address on which rank 0 listens
   JobKey key;
   Log log;
 };
@@ -62,7 +62,7 @@ class ControlConnections {
   void CancelStart();
   // Rank 0: the ranks that have never connected.
   std::vector<int> Missing() const;
-  // Whether the calling thread is the monitor, which cannot Stop.
+  // True if the calling thread is the monitor, which cannot Stop.
   bool IsMonitor() const;
 
   // Sends or queues a message; any thread, never blocks. Ranks other than 0 can send to 0 only. A message to

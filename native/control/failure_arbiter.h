@@ -66,7 +66,7 @@ class FailureArbiter {
     int rank = kNoPeer;  // that reports it
   };
 
-  // What a rank does in an operation that rank 0 has asked about.
+  // The state of a rank in an operation that rank 0 has asked about.
   struct View {
     Place place = {};
     std::string text = {};     // empty: it has not come to the operation
@@ -75,7 +75,7 @@ class FailureArbiter {
     uint64_t signature = 0;    // of the operation while it runs: the same on all ranks, or they disagree
   };
 
-  // What the engine does now.
+  // The actions that the engine takes now.
   struct Action {
     enum class Kind : uint8_t {
       kNone,
@@ -94,14 +94,14 @@ class FailureArbiter {
 
   FailureArbiter(int rank, int size) : rank_(rank), size_(size) {}
 
-  // What an operation's error means here.
+  // Returns the event that corresponds to an operation's error.
   static Event EventOf(const Status& error);
 
   Action On(const Observation& seen, Time now);
   // At rank 0: a rank's answer. One that comes late, or that nothing has asked for, changes nothing.
   Action OnView(int from, View view);
   Action OnTime(Time now);
-  // When OnTime has something to do, if ever.
+  // The time at which OnTime has something to do, if ever.
   std::optional<Time> due() const { return due_; }
   State state() const { return state_; }
 

@@ -1,4 +1,4 @@
-// What runs operations on one kind of memory: the scheduler on the host's, NCCL on GPUs'.
+// Runs operations on one kind of memory: the scheduler on the host's, NCCL on GPUs'.
 //
 // The engine decides for all devices alike when the turn of an operation has come, watches what is under way, and finds
 // the first cause of a failure. A device runs what it is given, and tells the engine what is complete.

@@ -38,7 +38,7 @@ class BucketOrder {
     return all;
   }
 
-  // What has been started and waits.
+  // The buckets that have been started and wait.
   std::vector<const Run*> Waiting() const {
     std::vector<const Run*> all;
     for (const auto& queue : waiting_)

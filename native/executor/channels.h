@@ -1,4 +1,4 @@
-// Which channel carries what; equal on all ranks.
+// The assignment of channels; equal on all ranks.
 #ifndef TFCOLLECTIVE_EXECUTOR_CHANNELS_H_
 #define TFCOLLECTIVE_EXECUTOR_CHANNELS_H_
 

@@ -1,4 +1,4 @@
-// Which ranks of a communicator have left, as far as this rank knows.
+// The ranks of a communicator that have left, as far as this rank knows.
 #ifndef TFCOLLECTIVE_EXECUTOR_DEPARTURES_H_
 #define TFCOLLECTIVE_EXECUTOR_DEPARTURES_H_
 

@@ -140,14 +140,14 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void Ask(const Request& request);
   // On the monitor thread: nothing runs on the other device. No rank is waited for there, and TakeTurns gives nothing.
   void CloseDevice();
-  // Why no operation may begin, or OK.
+  // The reason why no operation may begin, or OK.
   Status Admit() const;
   // PEER_LOST if a rank has left: for operations that no rank has begun yet. After a failure, for which ranks leave,
   // too, that failure.
   Status CheckNoneLeft(const std::string& title) const;
   // Not on a thread of its own: see OnOwnThread.
   void Shutdown(double timeout_s);
-  // Whether the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
+  // True if the caller is in a callback: on one of the engine's threads, or in an operation that runs on its own.
   bool OnOwnThread() const;
   // FAILED_PRECONDITION there: who waits there keeps the engine from going on, and itself waiting.
   Status MayWait() const;
@@ -166,7 +166,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   // After Synchronise, on all ranks: measures the transport, unless rank 0 does not want that or none is used. Ends as
   // Synchronise does.
   Status ProbeLink(Deadline deadline);
-  // What was measured; the same on all ranks. Not before ProbeLink has returned.
+  // The measured link; the same on all ranks. Not before ProbeLink has returned.
   const Link& link() const { return link_; }
 
   // ControlHandler, on the monitor thread.
@@ -187,7 +187,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   void FillIn(Operation* operation) const;  // with what the engine knows: the default timeout, who contributes
   // The operation's deadline from now on; completes it.
   Deadline Start(Operation* operation) const;
-  std::string Call(int rank) const;  // how messages call a rank
+  std::string Call(int rank) const;  // the name of a rank in messages
 
   // Running operations (any thread).
   Status RunInline(Operation* operation);
@@ -270,7 +270,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   bool runs_inline_ = false;  // direct calls run on the caller's thread
   Link link_;                 // set before there are callers
   FirstFailure failure_;
-  WatchList watch_;  // what runs now on every channel
+  WatchList watch_;  // the operations that run now, by channel
   Departures departures_;
   SetUpBarrier set_up_;
   Timeline timeline_;
@@ -292,7 +292,7 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   bool device_closed_ TFC_GUARDED_BY(mutex_) = false;
   uint64_t begun_ TFC_GUARDED_BY(mutex_) = 0;  // operations by name and buckets
 
-  // How long this rank has done nothing but wait, as far as one look after the other shows.
+  // The time for which this rank has done nothing but wait, as far as one look after the other shows.
   struct Stillness {
     Standstill standstill;
     Deadline::Clock::time_point since;

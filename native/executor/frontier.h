@@ -34,7 +34,7 @@ class Frontier {
     }
     return lower;
   }
-  // Whether a rank that was added is missing from this operation.
+  // True if a rank that was added is missing from this operation.
   bool Misses(uint32_t channel, uint64_t sequence) const { return any_ && CountOf(least_, channel) <= sequence; }
   void Clear() { *this = Frontier(); }
 

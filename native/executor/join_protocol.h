@@ -23,7 +23,7 @@ namespace tfc {
 
 class JoinProtocol {
  public:
-  // What it needs of the engine.
+  // The functions of the engine that the protocol needs.
   class Host {
    public:
     virtual ~Host() = default;
@@ -73,7 +73,7 @@ class JoinProtocol {
 
  private:
   Result<int> ContributeUntilAllJoin(double timeout_s);
-  // What rank 0 has asked this rank for, and, when there is nothing left, who has joined last.
+  // The contributions that rank 0 has asked this rank for, and, when there is nothing left, who has joined last.
   bool HasWork() const;
   std::optional<ZeroContribution> NextContribution();
   int last_joined() const;

@@ -36,10 +36,10 @@ struct ZeroContribution {
 // The same operation without its memory.
 ZeroContribution ZeroContributionOf(uint32_t channel, uint64_t sequence, const Operation& operation);
 
-// Whether zeros of a joined rank leave the result right: an all-reduce with Average or Sum.
+// True if zeros of a joined rank leave the result right: an all-reduce with Average or Sum.
 bool TakesZeroContributions(const Operation& operation);
 
-// What one rank knows about the joined ones. Thread-safe.
+// One rank's knowledge of the joined ranks. Thread-safe.
 class JoinedRanks final : public Contributors {
  public:
   explicit JoinedRanks(int size) : size_(size) {}
@@ -58,8 +58,8 @@ class JoinedRanks final : public Contributors {
   bool Needs(uint32_t channel, uint64_t sequence) const;
   std::vector<int> ranks() const;
 
-  // How many ranks contribute to an operation, and how many would if no rank had joined just before it. All
-  // ranks know the second number when the operation begins, the first one only when it has ended.
+  // The number of ranks that contribute to an operation, and the number that would if no rank had joined just before
+  // it. All ranks know the second number when the operation begins, the first one only when it has ended.
   struct Numbers {
     int now = 0;
     int before = 0;

@@ -69,7 +69,7 @@ RanksByProgress Grouped(const Joins& joins);
 inline bool IsValid(Collective collective) { return collective <= Collective::kBarrier; }
 inline bool IsValid(Dtype dtype) { return IsDtype(static_cast<int>(dtype)); }
 inline bool IsValid(Op op) { return IsOp(static_cast<int>(op)); }
-// What a rank asks rank 0 about; the rest it decides for itself.
+// True for the events that a rank reports to rank 0; it decides the others itself.
 inline bool IsValid(FailureArbiter::Event event) { return event <= FailureArbiter::Event::kMismatch; }
 
 inline auto FieldsOf(const Go*) { return std::make_tuple(&Go::probe, &Go::objection); }

@@ -23,7 +23,7 @@
 
 namespace tfc {
 
-// What the scheduler needs of a transport besides the Transport interface.
+// The functions of a transport that the scheduler needs besides the Transport interface.
 struct PolledTransport {
   Transport* transport = nullptr;
   // Drives traffic until something happens, wake(), the arena's bell or the deadline; `spin`: looks again for a while
@@ -57,7 +57,7 @@ class Scheduler {
   // Runs what has been submitted to its end and ends the thread. The caller has made sure that
   // no task waits for ever (interrupted the transport and the arena).
   void Stop();
-  // Whether the calling thread is the progress thread, which cannot Stop.
+  // True if the calling thread is the progress thread, which cannot Stop.
   bool IsProgress() const;
 
  private:

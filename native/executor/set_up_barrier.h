@@ -41,7 +41,7 @@ class SetUpBarrier {
     const MutexLock lock(mutex_);
     go_.reset();
   }
-  // What rank 0 has said; nothing after a failure or the deadline.
+  // The answer of rank 0; nothing after a failure or the deadline.
   std::optional<Go> Wait(Deadline deadline) const {
     failure_->events().WaitUntil(deadline, [this] { return failure_->failed() || go(); });
     return go();

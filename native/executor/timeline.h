@@ -1,4 +1,4 @@
-// What one rank did when: the operations of a communicator and its callers' own intervals, in memory.
+// Records what one rank did and when: the operations of a communicator and its callers' own intervals, in memory.
 #ifndef TFCOLLECTIVE_EXECUTOR_TIMELINE_H_
 #define TFCOLLECTIVE_EXECUTOR_TIMELINE_H_
 

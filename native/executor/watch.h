@@ -46,7 +46,8 @@ class WatchList {
   // Begin will say that the view is owed.
   FailureArbiter::View View(uint32_t channel, uint64_t sequence);
 
-  // What runs now: calls visit(channel, sequence, operation) for each, which must neither block nor call the list.
+  // Visits the operations that run now: calls visit(channel, sequence, operation) for each, which must neither block
+  // nor call the list.
   template <typename Visitor>
   void VisitRunning(const Visitor& visit) const {
     const MutexLock lock(mutex_);

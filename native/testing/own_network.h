@@ -12,7 +12,7 @@
 
 namespace tfc {
 
-// Of the calling thread's network namespace. False if it may not.
+// Sets loopback of the calling thread's network namespace up or down. Returns false without permission.
 inline bool SetLoopback(bool up) {
   const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   ifreq request = {};

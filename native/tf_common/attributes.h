@@ -11,14 +11,14 @@
 
 namespace tfc_tf {
 
-// Of every collective.
+// The attributes of every collective.
 struct CommonAttributes {
   std::string name;
   int32_t process_set_id = 0;
   double timeout_s = 0.0;
 };
 
-// Of those that reduce.
+// The attributes of collectives that reduce.
 struct ReductionAttributes {
   int32_t op = TFC_SUM;
   double prescale = 1.0;

@@ -1,4 +1,4 @@
-// What ties the two ops of a bucket, which are different kernels and share nothing else: the library finishes a bucket
+// Connects the two ops of a bucket, which are different kernels and share nothing else: the library finishes a bucket
 // that one op has started, and the other op awaits it.
 #ifndef TFCOLLECTIVE_TF_COMMON_BUCKETS_H_
 #define TFCOLLECTIVE_TF_COMMON_BUCKETS_H_
@@ -86,7 +86,7 @@ class BucketRegistry {
     return bucket;
   }
 
-  // Why Take has found nothing; `where` is said after the handle.
+  // The reason why Take has found nothing; `where` follows the handle in the text.
   static std::string NotStarted(int64_t handle, const std::string& where) {
     return "there is no started bucket with the handle " + std::to_string(handle) + where +
            ": each start has one done, on the same device, before its bucket is started " + std::to_string(kKept) +

@@ -1,4 +1,4 @@
-// Where the kernels run. Tests have another file of this name, which puts them on the processor.
+// The device on which the kernels run. Tests have another file of this name, which puts them on the processor.
 #ifndef TFCOLLECTIVE_TF_GPU_DEVICE_H_
 #define TFCOLLECTIVE_TF_GPU_DEVICE_H_
 

@@ -21,7 +21,7 @@ using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// What is asked for; fixed when the kernel is made.
+// The request; fixed when the kernel is made.
 struct Request : CommonAttributes {
   int32_t collective = TFC_ALLREDUCE;
   int32_t root = 0;

@@ -1,4 +1,4 @@
-// What loading the library registers with TensorFlow. Each function returns what went wrong, or "".
+// Registers ops and kernels with TensorFlow when the library is loaded. Each function returns an error text, or "".
 #ifndef TFCOLLECTIVE_TF_OPS_REGISTRATION_H_
 #define TFCOLLECTIVE_TF_OPS_REGISTRATION_H_
 

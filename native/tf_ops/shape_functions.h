@@ -1,4 +1,4 @@
-// What TensorFlow can know of the results' shapes before the ops run.
+// The shapes of the results, as far as TensorFlow can know them before the ops run.
 #ifndef TFCOLLECTIVE_TF_OPS_SHAPE_FUNCTIONS_H_
 #define TFCOLLECTIVE_TF_OPS_SHAPE_FUNCTIONS_H_
 

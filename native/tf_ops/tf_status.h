@@ -23,7 +23,7 @@ inline TfStatus NewTfStatus() { return TfStatus(TF_NewStatus()); }
 // the payloads (2.15 and 2.21).
 constexpr TF_Code TfCodeOf(int code) { return static_cast<TF_Code>(CanonicalCodeOf(code)); }
 
-// What went wrong in one op, without the weight of a tfc_error.
+// The error of one op, without the weight of a tfc_error.
 struct OpError {
   int32_t code = TFC_OK;
   int32_t peer = -1;
@@ -38,7 +38,7 @@ struct OpError {
 // "tfcollective/code" and "tfcollective/peer" with the decimal numbers.
 TfStatus ToTfStatus(const OpError& error);
 
-// What TensorFlow said; ok if it is TF_OK.
+// Converts a TF_Status; ok if it is TF_OK.
 OpError FromTfStatus(const TfStatus& status);
 
 }  // namespace tfc_tf::ops

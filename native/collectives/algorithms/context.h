@@ -1,4 +1,4 @@
-// What every collective algorithm over a transport gets: who takes part and which operation it is.
+// The context of every collective algorithm over a transport: its members and its operation.
 #ifndef TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_CONTEXT_H_
 #define TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_CONTEXT_H_
 

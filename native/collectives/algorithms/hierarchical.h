@@ -21,7 +21,7 @@ namespace tfc {
 Status HierarchicalAllReduce(const ArenaContext& arena, const TransportContext& shard, int shards,
                              const Reduction& reduction, const ConstSpans& input, const MutableSpans& output);
 
-// Where the shards' parts of `bytes` bytes lie: local_size + 1 entries. Pure.
+// The offsets of the shards' parts of `bytes` bytes: local_size + 1 entries. Pure.
 std::vector<size_t> ShardOffsets(size_t bytes, size_t element, int shards, int local_size);
 
 }  // namespace tfc

@@ -1,4 +1,4 @@
-// What a transport costs between the members of a world, as far as the choice of algorithms asks.
+// The cost of a transport between the members of a world, for the choice of algorithms.
 #ifndef TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_LINK_H_
 #define TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_LINK_H_
 

@@ -36,13 +36,13 @@ struct RingPart {
   size_t size() const { return end - begin; }
 };
 
-// What a collective does with the parts.
+// The actions of a collective on the parts.
 class RingWork {
  public:
   virtual ~RingWork() = default;
-  // What this rank sends in the first step.
+  // The part that this rank sends in the first step.
   virtual ConstSpans First(const RingPart& part) = 0;
-  // Where an arriving part goes.
+  // The destination of an arriving part.
   virtual MutableSpans Room(const RingPart& part) = 0;
   // Sends with a number below this must be done before Room(part) may be written. Asked for every
   // part, also for empty ones.

@@ -1,4 +1,4 @@
-// Which algorithm runs: a pure table over values that are equal on all ranks.
+// Selects the algorithm: a pure table over values that are equal on all ranks.
 #ifndef TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_SELECT_H_
 #define TFCOLLECTIVE_COLLECTIVES_ALGORITHMS_SELECT_H_
 
@@ -29,7 +29,7 @@ Algorithm SelectAllReduce(const Layout& layout);
 // Every other collective: kAlone, kArena or kFlat.
 Algorithm SelectOther(const Layout& layout);
 
-// How many local ranks of every node talk to the other nodes in a hierarchical all-reduce: each of
+// The number of local ranks of every node that talk to the other nodes in a hierarchical all-reduce: each of
 // them carries an equal part, and a part should be worth its messages.
 int SelectShards(size_t bytes, const Layout& layout);
 

@@ -1,4 +1,4 @@
-// What this processor can run, and what its system lets it run.
+// The instruction sets that this processor has and its system enables.
 #ifndef TFCOLLECTIVE_COLLECTIVES_REDUCE_CPU_FEATURES_H_
 #define TFCOLLECTIVE_COLLECTIVES_REDUCE_CPU_FEATURES_H_
 

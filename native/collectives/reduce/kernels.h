@@ -48,7 +48,7 @@ struct KernelTable {
   void (*stream_copy)(const std::byte* input, std::byte* output, size_t bytes);
 };
 
-// How many arrays one CombineKernel call takes at most.
+// The largest number of arrays that one CombineKernel call takes.
 inline constexpr size_t MaxCombineInputs(Dtype dtype, Op op) {
   return op == Op::kSum && (dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64) ? 4 : 2;
 }

@@ -10,7 +10,7 @@
 
 namespace tfc {
 
-// What one reduction computes: finish(combine over ranks of (x * prescale)), where
+// The computation of one reduction: finish(combine over ranks of (x * prescale)), where
 // finish(y) = y * postscale / divisor. Integers divide exactly, rounding toward zero; their sums wrap.
 // 16-bit floats are combined in float32 and rounded once, when stored; partial results of theirs stay
 // float32, in arrays that are `wide`.

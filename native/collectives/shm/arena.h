@@ -35,7 +35,7 @@ struct ArenaShape {
 
 class Arena {
  public:
-  // Who sleeps: the caller's thread (channel 0) or the progress thread (all other channels).
+  // The thread that sleeps: the caller's thread (channel 0) or the progress thread (all other channels).
   enum class Sleeper : int { kCaller = 0, kProgress = 1 };
   static constexpr int kNumSleepers = 2;
 

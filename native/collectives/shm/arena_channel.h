@@ -101,7 +101,7 @@ class PhaseDone : public Condition {
     return next_ == end_;
   }
   int AwaitedRank() const override { return Holds() ? kAnyRank : next_; }
-  // Those that are missing now, in ascending order.
+  // The ranks that are missing now, in ascending order.
   std::vector<int> Missing() const;
 
  private:

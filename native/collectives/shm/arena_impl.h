@@ -1,4 +1,4 @@
-// What an Arena is made of. Internal to shm/.
+// The parts of an Arena. Internal to shm/.
 #ifndef TFCOLLECTIVE_COLLECTIVES_SHM_ARENA_IMPL_H_
 #define TFCOLLECTIVE_COLLECTIVES_SHM_ARENA_IMPL_H_
 

@@ -1,4 +1,4 @@
-// What lies where in an arena's memory. Internal to shm/.
+// The layout of an arena's memory. Internal to shm/.
 //
 //   header | doorbells: one for each sleeper of each local rank | channels
 //   channel: for each local rank its slots, each a line of flags and then the staged bytes
@@ -17,7 +17,7 @@ inline constexpr int kMaxLocalSize = 1024;
 inline constexpr uint32_t kMaxChannels = 1u << 16;
 inline constexpr size_t kPageSize = 4096;
 inline constexpr size_t kLineSize = 64;
-inline constexpr size_t kLinePairSize = 128;  // what the processor prefetches together
+inline constexpr size_t kLinePairSize = 128;  // two lines, which the processor prefetches together
 
 struct ArenaHeader {
   static constexpr uint64_t kMagic = 0x31616e6572616674;  // "tfarena1"

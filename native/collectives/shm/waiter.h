@@ -1,4 +1,4 @@
-// How a rank waits for a condition in shared memory.
+// Waits for a condition in shared memory.
 #ifndef TFCOLLECTIVE_COLLECTIVES_SHM_WAITER_H_
 #define TFCOLLECTIVE_COLLECTIVES_SHM_WAITER_H_
 

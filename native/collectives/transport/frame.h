@@ -1,4 +1,4 @@
-// What precedes every message on a connection, and what the two ends of one say to each other about room.
+// The header of every message on a connection, and the frames with which its two ends grant each other room.
 //
 // A message leaves at once while it fits into the room that its receiver keeps for messages without a
 // posted receive; see tcp/room.h. One that does not fit is announced and sent when its receive is

@@ -32,7 +32,7 @@ inline constexpr int kCudaMultiprocessors = 16;
 inline constexpr int kCudaComputeMajor = 75;
 inline constexpr int kCudaComputeMinor = 76;
 
-// Of the functions with several versions, the one that current drivers give to new programs.
+// For a function with several versions: the one that current drivers give to new programs.
 #define TFC_CUDA_FUNCTIONS(F)                                                                                     \
   F(cuInit, "cuInit", (unsigned flags))                                                                           \
   F(cuDriverGetVersion, "cuDriverGetVersion", (int* version))                                                     \

@@ -99,14 +99,14 @@ class DeviceCommunicator final : public Device {
   bool OnOwnThread() const;
 
  private:
-  // How an operation finds those of the other ranks.
+  // The way in which an operation finds those of the other ranks.
   enum Kind : size_t { kDirect = 0, kByName = 1, kBucket = 2, kKinds = 3 };
   // Queues by number: of direct calls, of calls by name, and from kBucket on of the channels of plans.
   static constexpr size_t kQueues = kBucket + kMaxGpuPlans;
 
-  // How far the set-up of a queue has come. The NCCL thread never waits in it: the other queues' work goes on.
+  // The progress of a queue's set-up. The NCCL thread never waits in it: the other queues' work goes on.
   enum class Stage { kUnused, kAsking, kConnecting, kUsable };
-  // What the NCCL thread alone knows of a queue.
+  // The part of a queue that only the NCCL thread uses.
   struct Queue {
     size_t number = 0;
     Stage stage = Stage::kUnused;
@@ -119,7 +119,7 @@ class DeviceCommunicator final : public Device {
     uint64_t sequence = 0;  // of a plan's: of its next operation
     TaskPtr watched;        // of a plan's: the next to be complete, which the engine watches
   };
-  // What callers and the ranks' decisions add to a queue.
+  // The part of a queue that callers and the ranks' decisions fill.
   struct Input {
     bool wanted = false;
     double setup_timeout_s = 0;                           // that of the operation that wants it

@@ -12,7 +12,7 @@
 
 namespace tfc {
 
-// What people and peers want to know of a GPU.
+// The description of a GPU for messages and for peers.
 struct GpuInfo {
   int ordinal = 0;
   std::string name;

@@ -1,5 +1,5 @@
-// Where a rank has no NCCL: operations on device memory that go through the host's memory and the engine. Correct and
-// slow. Nothing here waits; the NCCL thread of the DeviceCommunicator watches what is under way.
+// Fallback if a rank has no NCCL: operations on device memory that go through the host's memory and the engine. Correct
+// and slow. Nothing here waits; the NCCL thread of the DeviceCommunicator watches what is under way.
 #ifndef TFCOLLECTIVE_DEVICE_NCCL_HOST_STAGING_H_
 #define TFCOLLECTIVE_DEVICE_NCCL_HOST_STAGING_H_
 
@@ -36,11 +36,11 @@ class HostStagingBackend {
   void Start(const DeviceCommunicator::TaskPtr& task, const Status& why);
   // Makes `stream` wait for the ticket's operation; nothing if that is complete or not here.
   std::optional<Status> Join(uint64_t ticket, CUstream stream) const;
-  // Whether that operation and those before it are complete.
+  // True if that operation and those before it are complete.
   bool Complete(uint64_t ticket) const;
   // Hands to the engine what has arrived on the host, forgets what is complete, gives up what takes too long.
   void Poll();
-  // Whether Poll has something to look at.
+  // True if Poll has something to look at.
   bool busy() const;
   bool empty() const;
   // Gives up what is still on its way to the host, and what comes later: nothing may look after it any longer.

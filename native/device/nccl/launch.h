@@ -16,7 +16,7 @@
 
 namespace tfc {
 
-// How NCCL is to compute. Pure.
+// The way in which NCCL computes the result. Pure.
 struct NcclReduction {
   ncclDataType_t type = kNcclUint8;
   ncclRedOp_t op = kNcclSum;
@@ -33,12 +33,12 @@ Result<NcclReduction> ReductionOf(const Operation& operation, int world_size);
 // many as NCCL takes. `most` (0: not set) is what the user allows. Pure.
 int MaxBlocks(const GpuInfo& gpu, size_t queues, int most);
 
-// How many bytes to let one rank scale at a time. NCCL before 2.29.7 deals the elements to one block for each 16 KiB,
-// at most 32, and leaves out what remains of that division (NVIDIA/nccl, issue 1950): of these parts nothing remains.
-// Pure.
+// The number of bytes that one rank scales at a time. NCCL before 2.29.7 deals the elements to one block for each 16
+// KiB, at most 32, and leaves out what remains of that division (NVIDIA/nccl, issue 1950): of these parts nothing
+// remains. Pure.
 std::array<size_t, 3> PartsOfOneRank(size_t bytes);
 
-// What NCCL wants to be given for a factor: an element of that type in host memory, at most 8 bytes.
+// A factor in the form that NCCL takes: an element of that type in host memory, at most 8 bytes.
 uint64_t ScalarOf(ncclDataType_t type, double factor);
 
 // Memory on the GPU in which small tensors travel together. Made once, of one size: the driver may wait for all that

@@ -1,4 +1,4 @@
-// What each rank says about its GPU before NCCL connects them, and whether that goes together. Pure.
+// The report of each rank about its GPU before NCCL connects them, and the check that the reports fit. Pure.
 #ifndef TFCOLLECTIVE_DEVICE_NCCL_SETUP_H_
 #define TFCOLLECTIVE_DEVICE_NCCL_SETUP_H_
 

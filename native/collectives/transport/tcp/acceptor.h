@@ -34,7 +34,7 @@ struct AcceptorOptions {
   JobKey key;
   Identity self;
   Log log;  // refusals, as warnings
-  // How long a peer may take for each of its two frames, and how long while there is no room for others.
+  // The time that a peer may take for each of its two frames, normally and while there is no room for others.
   double handshake_seconds = 5;
   double crowded_seconds = 0.5;
   // Handshakes at once, in addition to one for every rank of the world.
@@ -93,7 +93,7 @@ class Acceptor {
   UniqueFd timer_;
   bool listening_ = true;             // the listener is watched
   std::optional<Time> paused_until_;  // accepting failed, for want of descriptors probably
-  std::optional<Time> timer_for_;     // what the timer is set to
+  std::optional<Time> timer_for_;     // the time to which the timer is set
   Guests guests_;                     // by descriptor
   std::list<int> queue_;              // of the guests, the one that has not answered for longest first
 };

@@ -1,4 +1,4 @@
-// Whether the host at the other end of a connection still acknowledges what is sent to it.
+// Watches whether the host at the other end of a connection still acknowledges data.
 //
 // A peer is gone when its host is silent, never because its process is slow. TCP_USER_TIMEOUT cannot tell the two
 // apart: it also ends a connection whose window is full, although the peer's kernel answers each probe. Keepalive can,
@@ -18,7 +18,7 @@ class AckWatch {
   static constexpr double kSeconds = 1.0;
   static constexpr int kLooks = 10;
 
-  // What the kernel says about a connection.
+  // The state of a connection, as the kernel reports it.
   struct Facts {
     uint32_t unacked = 0;           // segments under way
     uint32_t window = 0;            // bytes that the peer has room for

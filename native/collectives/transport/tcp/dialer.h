@@ -23,12 +23,12 @@ class Dialer {
   // Lasts until `deadline` at most.
   Dialer(const SocketAddress& to, const Hello& hello, const JobKey& key, Deadline deadline);
 
-  // Of the attempt under way, to be watched for what Advance wants; -1 in a pause. Borrowed; another one
+  // The descriptor of the current attempt, to be watched for what Advance wants; -1 in a pause. Borrowed; another one
   // for each attempt.
   int fd() const { return attempt_ ? attempt_->fd() : -1; }
   // Attempts so far: after a change there is another descriptor to watch.
   int attempts() const { return attempts_; }
-  // When to call Advance even if the descriptor is not ready.
+  // The time at which to call Advance even if the descriptor is not ready.
   Deadline wake() const { return attempt_ ? deadline_ : next_; }
 
   // Goes as far as it can without blocking; the first call begins. Errors are those of ClientHandshake.

@@ -1,4 +1,4 @@
-// How two ranks prove to each other that they belong to the same job before any message flows.
+// The handshake in which two ranks prove to each other that they belong to the same job before any message flows.
 //
 //   connecting side                                    listening side
 //   HELLO   who, to whom, what for, nonce      ->
@@ -31,7 +31,7 @@ using JobKey = std::vector<uint8_t>;  // 16 to 64 bytes
 
 enum class Purpose : uint16_t { kControl = 1, kData = 2 };
 
-// What the connecting rank says about itself.
+// The identity that the connecting rank states.
 struct Hello {
   Purpose purpose = Purpose::kData;
   uint64_t generation = 0;
@@ -39,14 +39,14 @@ struct Hello {
   int32_t receiver = 0;  // rank that it wants to reach
 };
 
-// What the listening rank accepts.
+// The identities that the listening rank accepts.
 struct Identity {
   int32_t rank = 0;
   int32_t size = 1;
   uint64_t generation = 0;
 };
 
-// What a handshake waits for.
+// The event that a handshake waits for.
 enum class HandshakeWants { kRead, kWrite, kTime, kNothing };  // kTime: a later attempt; kNothing: it has ended well
 
 namespace handshake_internal {
@@ -70,7 +70,7 @@ class ServerHandshake {
   int fd() const { return fd_.get(); }  // borrowed
   // Goes as far as it can without blocking. Call again when the descriptor is ready.
   Result<HandshakeWants> Advance();
-  // Whether a whole HELLO has come, by which a peer shows at least that it speaks the protocol.
+  // True if a whole HELLO has come: the peer at least speaks the protocol.
   bool said_hello() const { return state_ != State::kReadHello; }
   // The error that Advance would give, for an end that the owner decides on.
   Status Refusal(const Status& why) const { return why.WithContext("refused the connection from " + from_.ToString()); }

@@ -103,7 +103,7 @@ enum class Moved { kAll, kBlocked };
 Result<Moved> Read(int fd, Kind kind, Buffer* buffer);
 Result<Moved> Write(int fd, Buffer* buffer);
 
-// Whether what Read has refused is the header of another version of the protocol.
+// True if the bytes that Read has refused are the header of another version of the protocol.
 bool IsOtherVersion(const Buffer& buffer);
 // The header of an answer without a body: a peer of any version learns this one's from it.
 void SayVersion(int fd);

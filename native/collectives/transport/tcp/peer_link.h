@@ -42,9 +42,9 @@ class PeerLink {
   int peer() const { return peer_; }
   State state() const { return state_; }
   int fd() const { return fd_; }  // to watch, edge-triggered, for everything; -1 while there is none
-  // Whether fd() is another one than at the last call, because an attempt to connect has begun: watch it.
+  // True if fd() has changed since the last call, because an attempt to connect has begun: watch it.
   bool TakeNewFd() { return std::exchange(new_fd_, false); }
-  // When to Notice something even if the descriptor is silent; only while connecting.
+  // The time at which to call Notice even if the descriptor is silent; only while connecting.
   Deadline connect_deadline() const { return dialer_->wake(); }
   std::string Name() const;  // "rank 2 (10.0.0.7:3412)"
 
@@ -57,9 +57,9 @@ class PeerLink {
   Status PostSend(Request* request, bool* progress);
   Status PostReceive(Request* request, bool* progress);
 
-  // What epoll said about fd().
+  // Takes the events that epoll reported for fd().
   void Notice(uint32_t events);
-  // Whether Pump may get something done, as far as is known.
+  // True if Pump may make progress, as far as is known.
   bool Ready() const;
   // Moves what can be moved without blocking, and sets `progress` if something was. `eager`: look for
   // data even if none has been announced. An error means that the transport is dead.
@@ -67,7 +67,7 @@ class PeerLink {
   // Looks whether the peer's host is still there; once in AckWatch::kSeconds. Sets `waiting` if it has to be looked at
   // again. An error means that the transport is dead.
   Status LookAtHost(bool* waiting);
-  // Why an unfinished request is not done yet.
+  // The reason why an unfinished request is not done yet.
   std::string Missing(const Request& request) const;
 
  private:

@@ -1,4 +1,4 @@
-// What tells the messages between two ranks apart.
+// The key that distinguishes the messages between two ranks.
 #ifndef TFCOLLECTIVE_COLLECTIVES_TRANSPORT_TCP_REQUEST_KEY_H_
 #define TFCOLLECTIVE_COLLECTIVES_TRANSPORT_TCP_REQUEST_KEY_H_
 

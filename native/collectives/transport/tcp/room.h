@@ -32,7 +32,7 @@ class Room {
   }
   // So much is taken that the peer should be asked to return some.
   bool low() const { return taken_ > bytes_ / 2; }
-  // What the peer has returned; false if that is more than was taken.
+  // Takes back the bytes that the peer has returned; false if they are more than were taken.
   bool Restore(uint64_t bytes) {
     if (bytes > taken_) return false;
     taken_ -= bytes;
@@ -48,7 +48,7 @@ class Room {
   }
   // The message lies in its receive's memory, or will.
   void Free(uint64_t length) { freed_ += CostOf(length); }
-  // What the next frame to the peer returns.
+  // The bytes that the next frame to the peer returns.
   uint64_t TakeFreed() {
     occupied_ -= freed_;
     return std::exchange(freed_, 0);

@@ -28,7 +28,7 @@ class TcpListener {
   // Binds to a numeric host, and listens: on the first free port of the range, or on one of the kernel's choice.
   static Result<TcpListener> Create(const std::string& host, PortRange ports = {});
 
-  // Where peers connect to; with the real port.
+  // The address to which peers connect; with the real port.
   const SocketAddress& address() const { return address_; }
   int fd() const { return fd_.get(); }  // readable when a connection waits; borrowed
 
