@@ -268,7 +268,7 @@ def test_a_stopped_rank_is_given_up_early(tmp_path):
     assert code == 0, err
     assert check(ends)[20] < 3
     assert 1 not in ends
-    assert re.search(r"rank 1 \(worker:1, pid \d+\) gave no sign of life for \d+ s .* while it was stopped", err), err
+    assert re.search(r"rank 1 \(worker:1, pid \d+\) sent no heartbeat for \d+ s .* while it was stopped", err), err
 
 
 @every_fault

@@ -50,7 +50,7 @@ def test_a_hanging_exit_delays_no_program_error(tmp_path):
 def test_a_replacement_stopped_while_joining_is_dropped(tmp_path):
     code, err = run(tmp_path, "stopped")  # the others would wait for as long as a start and an operation may take
     assert code == 0, err
-    gone = r"rank \d \(worker:3, pid \d+\) gave no sign of life for \d+ s, and the others waited for it to connect"
+    gone = r"rank \d \(worker:3, pid \d+\) sent no heartbeat for \d+ s, and the others waited for it to connect"
     assert re.search(gone, err), err
 
 

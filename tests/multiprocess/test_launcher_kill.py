@@ -153,7 +153,7 @@ def test_a_stopped_rank_keeps_no_job_alive():
         code, _, err = job.finish(40)
         assert code == 137
         assert "the job failed: rank 1 (worker:1, pid " in err
-        assert re.search(r"gave no sign of life for \d+ s .* while it was stopped, and was killed", err)
+        assert re.search(r"sent no heartbeat for \d+ s .* while it was stopped, and was killed", err)
         job.wait_until_gone(0.5)
 
 
@@ -165,7 +165,7 @@ def test_a_busy_silent_rank_is_not_ended():
         code, _, err = job.finish(60)
         assert code == 0, err
         for rank in range(2):
-            assert re.search(rf"rank {rank} \(.*gave no sign of life for \d+ s .* is not stopped", err)
+            assert re.search(rf"rank {rank} \(.*sent no heartbeat for \d+ s .* is not stopped", err)
 
 
 def test_a_stopped_agent_does_not_outlive_the_launcher():

@@ -112,7 +112,7 @@ def unpack_world(data: bytes) -> World:
 
 @dataclass(frozen=True)
 class Beat(Request[Nothing]):
-    """A sign of life of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
+    """A heartbeat of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
     of its host: a beat may come by two ways."""
 
     task: TaskKey
@@ -225,7 +225,7 @@ class ReadClock(Request[Time]):
 
 @dataclass(frozen=True)
 class Alive(Request[Nothing]):
-    """A sign of life of a process that is not a task, a node or a submitter; with those that tasks have given a node's
+    """A heartbeat of a process that is not a task, a node or a submitter; with those that tasks have given a node's
     agent since its last one."""
 
     name: str
@@ -289,7 +289,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class FindGone(Request[Gone]):
-    """Which of these nodes have gone: their agents have said how they have ended, or have given no sign of life
+    """Which of these nodes have gone: their agents have said how they have ended, or have sent no heartbeat
     (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
 
     nodes: tuple[int, ...]
@@ -324,7 +324,7 @@ class Put(Request[Stored]):
 
 @dataclass(frozen=True)
 class Presence:
-    """What a wait depends on: the process of this name gives signs of life (:class:`Alive`) within ``limit`` seconds,
+    """What a wait depends on: the process of this name sends heartbeats (:class:`Alive`) within ``limit`` seconds,
     the first of them within ``first`` seconds of the first wait for it."""
 
     name: str

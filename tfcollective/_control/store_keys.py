@@ -14,7 +14,7 @@ _NODE = "node/"
 
 
 def node_name(number: int) -> str:
-    """The name under which the agent of the node with this number gives signs of life."""
+    """The name under which the agent of the node with this number sends heartbeats."""
     return f"{_NODE}{number}"
 
 

@@ -244,7 +244,7 @@ class _Job:
     async def _wait_for_end(self, line: _Line, request: Get) -> None:
         while not decode(await self._ask(line, request), Found, "the end").silent:
             pass
-        raise InternalError(f"the coordinator takes a node that gives signs of life for lost: {request.presence}")
+        raise InternalError(f"the coordinator takes a node that sends heartbeats for lost: {request.presence}")
 
     async def _show(self, line: _Line, number: int) -> None:
         await self._ask(line, Show(OutputPiece(f"node-{number}", "stdout", _OUTPUT_LINE)))

@@ -25,7 +25,7 @@ _EXPLANATION = (
     "nodes: simulated ones keep a coordinator busy (--busy). arrived: how long they took to come. joined: from the "
     "last rank's join to the last answer. joining: processor time of the coordinator's process until then. load: the "
     "same a second afterwards, in percent of a core; it does not count the time that other processes take. simulator: "
-    "the same of the process that plays the nodes, on the same cores. beat: from a node's sign of life to its answer, "
+    "the same of the process that plays the nodes, on the same cores. beat: from a node's heartbeat to its answer, "
     "which waits for other processes, too. memory: the most of the coordinator's process."
 )
 

@@ -24,7 +24,7 @@ RUNNERS: Mapping[str, str] = {
     "ours": "tfcollective, DistributedGradientTape",
     "horovod": "Horovod-Gloo, DistributedGradientTape (TensorFlow 2.15)",
     COORDINATOR: "tfcollective, agents that join at once",
-    NODES: "tfcollective, simulated nodes with signs of life, orders and output",
+    NODES: "tfcollective, simulated nodes with heartbeats, orders and output",
 }
 #: What a runner that starts no ranks has so many of.
 _COUNTED = {COORDINATOR: "agents", NODES: "nodes"}

@@ -251,14 +251,14 @@ def test_a_possible_kill_for_memory_is_hinted(tmp_path, clock, counts, hinted):
     assert reports.ended[0].hint.startswith("the kernel has killed a process of this host for lack of memory") == hinted
 
 
-SILENT = KillCommand("worker:0", "gave no sign of life", if_stopped=True)
+SILENT = KillCommand("worker:0", "sent no heartbeat", if_stopped=True)
 
 
 def test_a_silent_running_process_is_not_killed(tmp_path, clock, caplog):
     supervisor, reports = supervise(tmp_path, clock, "print(1, flush=True)\nwhile True: pass")
     reap_until(supervisor, lambda: (tmp_path / "logs/rank.0/stdout").stat().st_size)
     supervisor.kill(SILENT)
-    assert re.search(r"rank 0 \(worker:0, pid \d+\) gave no sign of life, but .* not stopped \(\w+, \d+ s", caplog.text)
+    assert re.search(r"rank 0 \(worker:0, pid \d+\) sent no heartbeat, but .* not stopped \(\w+, \d+ s", caplog.text)
     supervisor.kill(KillCommand("worker:0", "had to end", reason=ExitReason.DISMISSED))
     reap_until(supervisor, lambda: supervisor.done)
     assert (reports.ended[0].note, reports.ended[0].reason) == ("had to end", ExitReason.DISMISSED)
@@ -287,7 +287,7 @@ def test_a_silent_process_that_is_stopped_is_killed(tmp_path, clock, wrapped):
     supervisor.kill(SILENT)
     reap_until(supervisor, lambda: supervisor.done)
     assert reports.ended[0].signal == signal.SIGKILL
-    assert reports.ended[0].note == "gave no sign of life while it was stopped, and was killed"
+    assert reports.ended[0].note == "sent no heartbeat while it was stopped, and was killed"
 
 
 def test_a_command_that_cannot_run_is_a_failure(tmp_path, clock):

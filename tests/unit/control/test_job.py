@@ -32,7 +32,7 @@ def ended(index, code=0):
 
 @pytest.fixture
 def job():
-    """Three ranks train since 10 s; one that gives no sign of life for 1 s is silent."""
+    """Three ranks train since 10 s; one that sends no heartbeat for 1 s is silent."""
     made = Job("job", Membership(workers(3), 60.0, bounds=Bounds(1, 3, 4, 30.0, 40.0)), Store(4000), 1.0)
     for index in range(3):
         made.apply(messages.Join(request(index), 0.0), 10.0)

@@ -1,4 +1,4 @@
-"""Ranks' signs of life go by way of their agent, one message a node; directly where the agent does not answer."""
+"""Ranks' heartbeats go by way of their agent, one message a node; directly where the agent does not answer."""
 
 import os
 import shutil
@@ -49,7 +49,7 @@ class Node:
         self._answers = 0
 
     def give(self, rank, completed, **options):
-        """A rank's sign of life: whether it has found an answer."""
+        """A rank's heartbeat: whether it has found an answer."""
         self.clock.advance(TIMING.heartbeat)
         try:
             self.ranks[rank].give("running", {"completed": completed}, **options)

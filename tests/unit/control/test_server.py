@@ -166,7 +166,7 @@ def test_heartbeats_of_the_awaited_prolong_a_wait(server, client):
     begin = time.monotonic()
     while time.monotonic() - begin < 4.0:
         client.call(Alive("node/1"))
-        time.sleep(0.1)  # the pace of the signs of life
+        time.sleep(0.1)  # the pace of the heartbeats
     client.put("node/1/end", "well")
     thread.join(within(20))
     assert results[0].value == "well"

@@ -81,7 +81,7 @@ def test_a_node_whose_agent_failed():
 
 
 def test_the_node_that_fell_silent_first_counts():
-    """The first of which no sign of life came, not the first that was noticed."""
+    """The first of which no heartbeat came, not the first that was noticed."""
     early, late = node(SILENT), node(end("late"))
     assert "has not answered" in Agents([late, early]).wait(lambda: False).message
 

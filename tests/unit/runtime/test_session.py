@@ -52,7 +52,7 @@ def test_a_rerun_parent_script_learns_about_init(monkeypatch):
 
 
 class Coordinator:
-    """The coordinator's client, as far as a session needs it; counts the signs of life that come to it directly."""
+    """The coordinator's client, as far as a session needs it; counts the heartbeats that come to it directly."""
 
     closed = False
 

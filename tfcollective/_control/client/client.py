@@ -223,7 +223,7 @@ class CoordinatorClient:
     def wait_while(
         self, key: str, name: str, limit: float, *, first: float | None = None, newer_than: int = 0
     ) -> Entry | None:
-        """As :meth:`wait`, while the process ``name`` gives signs of life; None once it has been silent for ``limit``
+        """As :meth:`wait`, while the process ``name`` sends heartbeats; None once it has been silent for ``limit``
         seconds, or for ``first`` seconds if it never has given any."""
         presence = messages.Presence(name, limit, limit if first is None else first)
         request = messages.Get(key, newer_than, TIMING.poll, presence)

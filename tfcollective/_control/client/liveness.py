@@ -15,7 +15,7 @@ _COORDINATOR = "coordinator"
 
 
 class Heartbeat:
-    """Gives the coordinator signs of life on a thread of its own, and finds out when it does not answer any longer.
+    """Sends the coordinator heartbeats on a thread of its own, and finds out when it does not answer any longer.
 
     Args:
         beat: gives one; raises TfCollectiveError when it was not answered.

@@ -37,7 +37,7 @@ def _answer_to(directory: Path, task: TaskKey) -> Path:
 
 
 class TaskBeat:
-    """Gives the signs of life of one task, by way of the agent where there is one.
+    """Sends the heartbeats of one task, by way of the agent where there is one.
 
     Args:
         client: of the coordinator.
@@ -92,7 +92,7 @@ class TaskBeat:
 
 
 class BeatRelay:
-    """An agent's sign of life, with those that its tasks have left for it since the last one that was answered.
+    """An agent's heartbeat, with those that its tasks have left for it since the last one that was answered.
 
     Called on one thread; :meth:`serve` may be called on another.
 
@@ -116,7 +116,7 @@ class BeatRelay:
         self._directory = directory
 
     def add(self, task: TaskKey) -> None:
-        """One more task leaves its signs of life there."""
+        """One more task leaves its heartbeats there."""
         self._tasks = (*self._tasks, task)
 
     def __call__(self) -> None:
@@ -136,9 +136,9 @@ class BeatRelay:
         found = {}
         most = min(_MOST_BYTES, _MOST_BYTES_OF_ALL // max(1, len(self._tasks)))
         for task in self._tasks:
-            # A file that is not there, is another user's, is too large or holds something else is no sign of life.
+            # A file that is not there, is another user's, is too large or holds something else is no heartbeat.
             with suppress(OSError, ConfigError), _file_of(directory, task).open("rb") as file:
                 data = file.read(most)  # a text that is cut off is not JSON
                 if data != self._handed_on.get(task):
-                    found[task] = (data, decode(data, Beat, "a sign of life"))
+                    found[task] = (data, decode(data, Beat, "a heartbeat"))
         return {task: (data, beat) for task, (data, beat) in found.items() if beat.task == task}

@@ -60,7 +60,7 @@ class JobEvent:
     Attributes:
         exited: how a task's process has ended.
         dropped: a member that takes part no longer though its process may live, and why.
-        silent: a task that gives no sign of life, and for how many seconds it has given none; again each time that
+        silent: a task that sends no heartbeat, and for how many seconds it has given none; again each time that
             the limit has passed once more.
         trained: whether rank 0's process has ended.
     """

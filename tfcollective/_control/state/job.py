@@ -155,7 +155,7 @@ class Job:
         return messages.Found(entry, silent) if entry is not None or silent else None
 
     def is_silent(self, presence: Presence, now: float) -> bool:
-        """Whether this process has given no sign of life for too long, or ended so long ago that it is forgotten."""
+        """Whether this process has sent no heartbeat for too long, or ended so long ago that it is forgotten."""
         return self._has_forgotten(presence.name) or self._processes.is_silent(presence, now)
 
     def segments(self, name: str) -> list[object] | None:

@@ -155,7 +155,7 @@ class Membership:
         self._ended: dict[TaskKey, bool] = {}  # the trainers whose process is gone -> whether it waited in a round
         self._liveness = LivenessTracker[TaskKey](longest_gap)
         self._newcomers = LivenessTracker[TaskKey](longest_gap)  # wait for a later world, or are in their first one
-        self._withdrawn: dict[TaskKey, JoinRequest] = {}  # of them: gave no sign of life
+        self._withdrawn: dict[TaskKey, JoinRequest] = {}  # of them: sent no heartbeat
         self._formed = 0.0  # the world: when
 
     @property
@@ -342,7 +342,7 @@ class Membership:
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
     ) -> None:
-        """A sign of life, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
+        """A heartbeat, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
         that was given before the newest one changes nothing: it has come by a longer way."""
         view = self._known(task)
         if said < view.said:
@@ -379,7 +379,7 @@ class Membership:
 
         Those that stay silent are found again after ``limit`` seconds: one that was busy may be stopped by then. A
         newcomer is found earlier (:attr:`Timing.newcomer_silent`): the others wait for it while they connect. One that
-        still waits is not taken in before it gives a sign of life.
+        still waits is not taken in before it sends a heartbeat.
         """
         late = self._newcomers.silent(TIMING.newcomer_silent, now)
         for task in late:

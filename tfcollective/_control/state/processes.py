@@ -1,4 +1,4 @@
-"""The signs of life of processes that are no tasks, such as agents: pure."""
+"""The heartbeats of processes that are no tasks, such as agents: pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Processes:
         self._never_heard: set[str] = set()
 
     def heard(self, name: str, now: float) -> None:
-        """It has given a sign of life."""
+        """It has sent a heartbeat."""
         self._liveness.heard(name, now)
         self._never_heard.discard(name)
 

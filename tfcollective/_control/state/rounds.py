@@ -275,7 +275,7 @@ class Rounds:
         self._settle(now)
 
     def withdraw(self, task: TaskKey) -> JoinRequest | None:
-        """One that waits and is no member gives no sign of life: no world is formed with it until it joins again.
+        """One that waits and is no member sends no heartbeat: no world is formed with it until it joins again.
         Returns with what it had joined; None if it had not."""
         if task in self._members or task not in self._waiting:
             return None

@@ -19,7 +19,7 @@ STOP = "hosted/stop"  # the numbers of the signals that the submitter has got
 OUTCOME = "hosted/outcome"  # how it all ended
 DONE = "hosted/done"  # the submitter has seen that
 
-SUBMITTER = "submitter"  # its name among those that give signs of life: its job ends with it
+SUBMITTER = "submitter"  # its name among those that send heartbeats: its job ends with it
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def _watch_submitter(client: CoordinatorClient) -> None:
     except CoordinatorError:
         return  # the job has ended
     if done is None:
-        _LOG.error("the submitter has given no sign of life for %.0f s: ending the job", TIMING.submitter_lost)
+        _LOG.error("the submitter has sent no heartbeat for %.0f s: ending the job", TIMING.submitter_lost)
         os.kill(os.getpid(), signal.SIGHUP)
 
 

@@ -61,7 +61,7 @@ def _facts_of(node: EnrolledNode) -> NodeFacts:
 
 
 def find_gone(client: CoordinatorClient, nodes: Sequence[NodeFacts], host_timeout: float) -> frozenset[int]:
-    """The numbers of those nodes whose agents have ended, or given no sign of life for so long (s). Outlasts a
+    """The numbers of those nodes whose agents have ended, or sent no heartbeat for so long (s). Outlasts a
     coordinator that does not answer for a while."""
     numbers = tuple(one.number for one in nodes)
     return frozenset(Channel(client).ask(FindGone(numbers, host_timeout)).nodes)

@@ -222,7 +222,7 @@ class Node:
 
 
 def _before(seconds: float = TIMING.node_heartbeat) -> float:
-    """The last moment at which a node certainly lived that has given no sign of life for so long."""
+    """The last moment at which a node certainly lived that has sent no heartbeat for so long."""
     return time.monotonic() - seconds
 
 

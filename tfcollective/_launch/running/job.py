@@ -281,7 +281,7 @@ class Job:
         limit += f" and {TIMING.rank_silent:g} s more)" if self.spec.bounds is None else ")"
         if seconds < _silence_limit(self.spec):
             limit = ", and the others waited for it to connect"  # a newcomer
-        self._killer.kill(task, f"gave no sign of life for {seconds:.0f} s{limit}", if_stopped=True)
+        self._killer.kill(task, f"sent no heartbeat for {seconds:.0f} s{limit}", if_stopped=True)
 
     def outcome(
         self,
@@ -388,7 +388,7 @@ def unreported(view: JobView) -> AgentFailure | None:
 
 
 def _silence_limit(spec: JobSpec) -> float:
-    """How long (s) a rank may give no sign of life before its agent looks whether it is stopped: longer than the others
+    """How long (s) a rank may send no heartbeat before its agent looks whether it is stopped: longer than the others
     wait for it, who name it then. In an elastic job shorter, so that it is given up before their operations fail."""
     return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
 
