@@ -192,5 +192,5 @@ def test_paths_may_be_path_objects(tmp_path):
     found = tfcollective.run(lambda: str(Path.cwd()), cwd=tmp_path, log_dir=tmp_path / "logs")
     assert found == [str(tmp_path)]
     assert (tmp_path / "logs" / "rank.0" / "stdout").exists()
-    with pytest.raises(tfcollective.ConfigError, match="cwd: expected a path, got 3"):
+    with pytest.raises(tfcollective.ConfigError, match=r"cwd \(--cwd\): expected a path, got 3"):
         tfcollective.run(print, cwd=3)
