@@ -71,6 +71,22 @@ def test_a_second_process_for_a_task_is_refused():
     assert [view.pid for view in state.views] == [100, 101]
 
 
+def test_a_dead_waiter_is_waited_for_again():
+    """What comes in its place may be refused: a process with another size."""
+    state = membership(3)
+    state.join(request(1, 3), now=0.0)
+    state.forsake(task(1))
+    assert state.deadline is None
+    with pytest.raises(Refusal, match="world of 4"):
+        state.join(request(1, 4, pid=999), now=1.0)
+    state.join(request(0, 3), now=2.0)
+    assert (state.failure, state.deadline) == (None, 2.0 + TIMEOUT)
+    state.join(request(2, 3), now=2.0)
+    assert state.world is None
+    state.join(request(1, 3, pid=998), now=2.0)
+    assert [member.pid for member in state.world.members] == [100, 998, 102]
+
+
 def test_a_process_started_by_ranks_is_told():
     """It runs the script of its parent once more, or a program that calls init(), in the environment of its parent."""
     state = membership(2)

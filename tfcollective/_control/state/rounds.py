@@ -279,10 +279,14 @@ class Rounds:
         Returns with what it had joined; None if it had not."""
         if task in self._members or task not in self._waiting:
             return None
-        if self._world is not None:
-            self._joiners -= 1
+        request = self._waiting.pop(task)
+        self._joiners -= 1
+        if self._world is None:
+            self._required[task] = None  # the first world waits for all
+            self._break_off()
+        else:
             self._bundles.gone([task], ready=True)
-        return self._waiting.pop(task)
+        return request
 
     def done(self, task: TaskKey, now: float) -> None:
         """A member has completed the training; no round waits for it, unless it trains :meth:`again`. Where it is rank
