@@ -10,7 +10,7 @@ from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._control import messages
 from tfcollective._control.messages import JoinRequest, Refusal
 from tfcollective._control.serve.service import JobService
-from tfcollective._control.state.events import Admit, CloseAdmission, Effects, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
 from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
@@ -71,6 +71,13 @@ def test_a_value_without_room_changes_nothing(job):
     assert job.apply(messages.Put("b", 1), 11.0) == Effects(messages.Stored(1), (StoreKey("b"),), ())
 
 
+def test_heartbeats_of_a_node_count_all_or_none(job):
+    before = job.view()
+    with pytest.raises(Refusal, match="no task worker:9"):
+        job.apply(messages.Alive("node/0", tuple(messages.Beat(task(index), "running", {}) for index in (0, 9))), 11.0)
+    assert job.view() == before
+
+
 def test_rounds_and_deadlines_are_effects_of_events(job):
     job.apply(messages.Exited(ended(2, 9)), 12.0)
     began = job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
@@ -88,10 +95,11 @@ def test_every_request_has_a_handler():
 TASKS = st.integers(0, 3).map(task)
 REQUESTS = st.one_of(
     st.builds(
-        lambda index, world, lost: messages.Join(
-            JoinRequest(task(index), 3, "node", 100 + index, f"{index}-{world}"), 0.0, lost
+        lambda index, size, world, lost: messages.Join(
+            JoinRequest(task(index), size, "node", 100 + index, f"{index}-{world}"), 0.0, lost
         ),
         st.integers(0, 3),
+        st.sampled_from([3, 3, 3, 4]),
         st.integers(1, 3),
         st.none() | st.integers(0, 3),
     ),
@@ -104,7 +112,7 @@ REQUESTS = st.one_of(
     st.builds(messages.Beat, TASKS, st.just("running"), st.just({"completed": 1})),
     st.builds(messages.Put, st.sampled_from(["a", "node/0/end"]), st.integers()),
 )
-OTHERS = st.sampled_from([Tick(), CloseAdmission(), Admit(task(3))])
+OTHERS = st.sampled_from([Tick(), CloseAdmission(), Admit(task(3)), Forsake(task(0)), Forsake(task(1))])
 BOUNDS = st.sampled_from([None, Bounds(1, 3, 3, 5.0), Bounds(2, 3, 4, 5.0, 7.0, changes=1)])
 
 

@@ -289,6 +289,7 @@ class Job:
 
     @_on(messages.Alive)
     def _alive(self, event: messages.Alive, now: float) -> None:
+        self.membership.check_known(beat.task for beat in event.beats)  # all or none
         self._processes.heard(event.name, now)
         for beat in event.beats:
             self._beat(beat, now)

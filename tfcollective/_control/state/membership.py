@@ -6,7 +6,7 @@ and the reason why there is no next world: a :class:`RendezvousFailure` that all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -338,6 +338,11 @@ class Membership:
         overtaken = self._rounds.absence(request.task) is Absence.OVERTAKEN
         over = self._rounds.failed is not None and self._rounds.failed.why is Failure.OVER
         return _TRAINED if over or overtaken else self._failure
+
+    def check_known(self, tasks: Iterable[TaskKey]) -> None:
+        """Raises Refusal unless the job has all these tasks."""
+        for task in tasks:
+            self._known(task)
 
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
