@@ -41,11 +41,11 @@ check: .venv/tools.linked  ## before each commit: lint, native tests, unit tests
 	@$(WITH_TOOLS) cmake --install $(NATIVE) --component wheel --prefix . >build/install.log
 	@$(PYTEST) tools -q $(AT_ONCE) -m "not tensorflow and not long and not elastic" tests/unit
 
-test:            ## lint, native tests and Python tests under both TensorFlow versions
-	@$(MAKE) --no-print-directory --jobs $(JOBS) .venv/tools.made $(TENSORFLOWS:%=.venv/%.made)
+test:            ## lint, native tests, unit tests under TensorFlow 2.21; `make test-python` and .ci/run have the rest
+	@$(MAKE) --no-print-directory --jobs $(JOBS) .venv/tools.made .venv/tf221.made
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory test-native
-	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory test-unit
 	$(call say,all tests passed)
 
 test-all:        ## what .ci/run and `make test` leave out: long tests, sanitizers, other Pythons, hosts, SLURM, Kubernetes, Spark, YARN; hours

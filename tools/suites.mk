@@ -8,10 +8,13 @@ ONCE := $(addprefix --ignore=tests/,multiprocess gpu kubernetes e2e/test_docs.py
 # tests/conftest.py.
 AT_ONCE := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test-python: test-tf221 test-tf215  ## Python tests under both TensorFlow versions
+test-python: test-unit test-jobs test-tf215  ## Python tests under both TensorFlow versions
 
-test-tf221: .venv/tf221.installed
-	@$(PYTEST) tf221 $(AT_ONCE) tests
+test-unit: .venv/tf221.installed
+	@$(PYTEST) tf221 $(AT_ONCE) tests/unit
+
+test-jobs: .venv/tf221.installed  ## tests of jobs: processes on this machine, under TensorFlow 2.21
+	@$(PYTEST) tf221 $(AT_ONCE) --ignore=tests/unit tests
 
 ifneq ($(PYTHON_TF215),)
 test-tf215: .venv/tf215.installed
