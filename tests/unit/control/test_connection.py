@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -422,6 +423,22 @@ def test_a_connection_closed_while_idle_is_replaced(server, end):
             for stream in list(server._streams):
                 server._loop.call_soon_threadsafe(getattr(stream.transport, end))
             until(lambda: not server._streams)
+
+
+def test_a_fork_shares_no_connection(server):
+    """Each of the two would read the other's replies."""
+    with client_of(server.endpoint) as client:
+        client.put("k", 1)
+        (before,) = server._streams
+        child = os.fork()
+        if child == 0:
+            version = 0
+            with contextlib.suppress(Exception):
+                version = client.put("k", 2)
+            os._exit(version)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+        assert client.get("k").value == 2
+        assert before in server._streams
 
 
 def test_closing_ends_connections_that_have_said_nothing():

@@ -37,12 +37,13 @@ from tfcollective._control.messages import (
 )
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.serve.service import JobService
-from tfcollective._control.state.events import Admit, Topic
-from tfcollective._control.state.job import Job
+from tfcollective._control.state.events import Admit, Tick, Topic
+from tfcollective._control.state.job import EVENTS, Job
 from tfcollective._control.state.membership import Membership, TaskState
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import end_key, item_key, node_name, orders_key
+from tfcollective._control.wire.certificate import Certificate
 from tfcollective._control.wire.protocol import MAX_BODY_BYTES, ServerOptions
 
 KEY = new_key()
@@ -120,6 +121,47 @@ def test_the_start_timeout_names_the_missing():
             join(server.endpoint, 1, 3)
         assert caught.value.missing == ("worker:0", "worker:2")
         assert server.view().failure.timed_out
+
+
+def test_a_handler_that_fails_is_named(server, client, monkeypatch, caplog):
+    calls = []
+
+    def fail(job, event, now):
+        calls.append(event)
+        raise KeyError("a fault")
+
+    monkeypatch.setitem(EVENTS, messages.Remove, (fail, ()))
+    with pytest.raises(CoordinatorError, match="the coordinator failed: KeyError: 'a fault'"):
+        client.call(messages.Remove("k"))
+    assert len(calls) == 1  # it is not repeated
+    assert client.put("k", 1) == 1
+    assert "Traceback" in caplog.text
+
+
+def test_time_is_kept_after_a_failure(monkeypatch, caplog):
+    handler, topics = EVENTS[Tick]
+    failures = iter([True])
+
+    def fail_once(job, event, now):
+        if next(failures, False):
+            raise KeyError("a fault")
+        return handler(job, event, now)
+
+    monkeypatch.setitem(EVENTS, Tick, (fail_once, topics))
+    with serve(start_timeout=0.2) as server, pytest.raises(RendezvousError, match="1 of 2 tasks joined"):
+        join(server.endpoint, 1)
+    assert "a fault" in caplog.text
+
+
+def test_a_start_without_certificate_leaves_no_thread(monkeypatch):
+    def fail():
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(Certificate, "make", fail)
+    server = serve()
+    with pytest.raises(CoordinatorError, match=r"cannot make its certificate: .*not implemented"):
+        server.start()
+    assert not server._thread.is_alive()
 
 
 def test_the_end_of_a_task_ends_waits(server, client):

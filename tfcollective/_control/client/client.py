@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import threading
 import time
@@ -81,7 +82,8 @@ class CoordinatorClient:
         self._reply_timeout = reply_timeout
         self._most_idle = connections
         self._idle: list[Connection] = []
-        self._lock = threading.Lock()  # over the idle connections
+        self._owner = os.getpid()  # of the idle connections
+        self._lock = threading.Lock()  # over them
         self._closed = False
 
     @classmethod
@@ -278,6 +280,13 @@ class CoordinatorClient:
         return Connection.open(self._access, timeout)
 
     def _take_idle(self) -> Connection | None:
-        """The one that was used last: it is the least likely to have been closed."""
+        """The one that was used last: it is the least likely to have been closed.
+
+        A fork gives both processes the connections, and they would read each other's replies: the child uses none.
+        """
         with self._lock:
+            if self._owner != os.getpid():
+                for connection in self._idle:
+                    connection.close()  # of this process's descriptor: nothing is sent
+                self._owner, self._idle = os.getpid(), []
             return self._idle.pop() if self._idle else None

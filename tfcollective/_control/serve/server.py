@@ -150,7 +150,10 @@ class CoordinatorServer:
     async def _listen(self) -> Endpoint:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._note_trouble)
-        self._certificate = Certificate.make()
+        try:
+            self._certificate = Certificate.make()
+        except OSError as error:
+            raise CoordinatorError(f"the coordinator cannot make its certificate: {error}") from error
         self._server = await loop.create_server(self._admit, sock=self._options.listen(), backlog=BACKLOG)
         self._time_keeper = asyncio.create_task(self._service.keep_time())
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -244,6 +247,9 @@ class CoordinatorServer:
             return ReplyStatus.REFUSED, encode(Refused(str(error)))
         except Refusal as error:
             return ReplyStatus.CONFLICT, encode(Refused(str(error)))
+        except Exception as error:  # noqa: BLE001  # whatever it is: without an answer the client would ask again
+            _LOG.exception("%s from %s failed", path, stream.peer)
+            return ReplyStatus.REFUSED, encode(Refused(f"the coordinator failed: {type(error).__name__}: {error}"))
 
 
 async def _call(function: Callable[..., _T], *arguments: object) -> _T:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tfcollective._base.clock import Clock
 from tfcollective._base.codec import decode, encode
+from tfcollective._base.log import get_logger
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import World
@@ -22,6 +23,7 @@ from tfcollective._control.state.job import EVENTS, Job, JobView
 from tfcollective._control.state.membership import LeaveRequest, RendezvousFailure
 from tfcollective._control.state.status import status_of
 
+_LOG = get_logger(__name__)
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=Callable[..., Awaitable[object]])
 _GATHER_OUTPUT_S = 0.05  # from the first line on: a thousand nodes show lines every few milliseconds
@@ -107,9 +109,16 @@ class JobService:
         """Does what is due when its time comes; sleeps until then, or until something is due sooner."""
         while not self._closing:
             await self._wakeups.wait((Topic.TIME,), self._until_due())
-            self.apply(Tick())
-            now = self._clock.monotonic()
-            self._wakeups.wake(*(one for one in self._awaited if self._job.is_silent(one, now)))
+            try:
+                self._look_at_the_time()
+            except Exception:  # noqa: BLE001  # whatever it is: without this loop no deadline ends
+                _LOG.exception("the coordinator could not do what was due, and tries again")
+                await asyncio.sleep(TIMING.watch)  # what is due still is, and would be tried without a pause
+
+    def _look_at_the_time(self) -> None:
+        self.apply(Tick())
+        now = self._clock.monotonic()
+        self._wakeups.wake(*(one for one in self._awaited if self._job.is_silent(one, now)))
 
     def _until_due(self) -> float | None:
         """In how many seconds something is due; None: not yet."""
