@@ -4,6 +4,7 @@ A platform imports nothing else of tfcollective. Names that no platform in ``lau
 """
 
 from tfcollective._base import log
+from tfcollective._base import platform_options as shared
 from tfcollective._base.addresses import is_own_host, route_address
 from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread, poll
 from tfcollective._base.codec import decode, encode, encode_line
@@ -18,6 +19,23 @@ from tfcollective._base.log import get_logger, say
 from tfcollective._base.machine.cores import THREAD_VARIABLES, thread_variables
 from tfcollective._base.machine.gpus import VISIBLE, gpu_variables, visible_gpus
 from tfcollective._base.machine.network import choose_address, interface_addresses, own_address
+from tfcollective._base.options import (
+    FLAG,
+    LINE,
+    MANIFESTS,
+    TEXT,
+    VARIABLES,
+    WORDS,
+    Kind,
+    Options,
+    choice,
+    count,
+    form,
+    line,
+    option,
+    performance,
+    seconds,
+)
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.processes import PASSED_ON, answer_of, end_process, program_of
 from tfcollective._base.rows.arrays import arrays_of, check_schema, columns, import_pyarrow, not_an_array
@@ -66,7 +84,6 @@ from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, W
 from tfcollective._launch.plan.hosts import Host, Share, share_out
 from tfcollective._launch.plan.job_file import job_text
 from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
-from tfcollective._launch.plan.platform_options import check_timeout, platform_options
 from tfcollective._launch.plan.rank_variables import rank_variables
 from tfcollective._launch.plan.spec import OPTIONS, JobSpec
 from tfcollective._launch.platforms.commands import AGENT, CommandProvider, own_agent
@@ -97,6 +114,7 @@ __all__ = [
     "DEFAULT_VCORES",
     "Deadline",
     "EVALUATOR",
+    "FLAG",
     "Endpoint",
     "Enrolment",
     "ExitCode",
@@ -113,16 +131,20 @@ __all__ = [
     "JobManager",
     "JobOutcome",
     "JobSpec",
+    "Kind",
+    "LINE",
     "LaunchError",
     "Launcher",
     "LauncherLostError",
     "ManifestLauncher",
+    "MANIFESTS",
     "NodeFacts",
     "NodeProvider",
     "Arrival",
     "Refill",
     "NodeSettings",
     "OPTIONS",
+    "Options",
     "OutputFollower",
     "PASSED_ON",
     "Placement",
@@ -137,6 +159,7 @@ __all__ = [
     "SshOptions",
     "StartFailure",
     "TENSORBOARD",
+    "TEXT",
     "THREAD_VARIABLES",
     "TIMING",
     "TRAINER_TYPES",
@@ -145,7 +168,9 @@ __all__ = [
     "TfCollectiveError",
     "Timing",
     "UnsupportedError",
+    "VARIABLES",
     "VISIBLE",
+    "WORDS",
     "WORKER",
     "Went",
     "WorkerPlan",
@@ -156,10 +181,11 @@ __all__ = [
     "ask_status",
     "by_name",
     "check_schema",
-    "check_timeout",
+    "choice",
     "choose_address",
     "client_of",
     "columns",
+    "count",
     "dealt_assignment",
     "decode",
     "elastic_assignment",
@@ -172,6 +198,7 @@ __all__ = [
     "external_variable",
     "find_launcher",
     "first_on_path",
+    "form",
     "forward_signals",
     "function_job",
     "get_logger",
@@ -183,6 +210,7 @@ __all__ = [
     "interface_addresses",
     "is_own_host",
     "job_text",
+    "line",
     "log",
     "memory_in_mib",
     "new_job_id",
@@ -190,10 +218,11 @@ __all__ = [
     "not_an_array",
     "numbered_name",
     "on_thread",
+    "option",
     "own_address",
     "own_agent",
+    "performance",
     "plan_hosts",
-    "platform_options",
     "poll",
     "program_of",
     "rank_variables",
@@ -204,9 +233,11 @@ __all__ = [
     "run_job",
     "run_job_on",
     "say",
+    "seconds",
     "serve_container",
     "serve_job",
     "share_out",
+    "shared",
     "signal_name",
     "single_server_topology",
     "started_again",

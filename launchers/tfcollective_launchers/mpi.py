@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import shutil
 import subprocess
 from collections import Counter
@@ -19,6 +18,7 @@ from tfcollective.launcher import (
     ACCEPT_NEW,
     DEFAULTS,
     TIMING,
+    WORDS,
     Arrival,
     Assignment,
     Capabilities,
@@ -43,8 +43,8 @@ from tfcollective.launcher import (
     hosts_that_ask,
     is_own_host,
     own_address,
+    performance,
     plan_hosts,
-    platform_options,
     program_of,
     rank_variables,
     route_address,
@@ -61,18 +61,15 @@ _BY_HAND = f"start the ranks with it by hand: {variable('engine')}=mpi mpirun -n
 
 @dataclass(frozen=True)
 class MpiOptions(SshOptions):
-    """The platform's settings; ``args`` are more arguments of mpirun, after ours: one text, as horovodrun has it, or
-    several."""
+    """The options of a job that mpirun starts: on other hosts, by ssh."""
 
-    args: str | tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The arguments of mpirun; ConfigError when the text is not well quoted."""
-        try:
-            return tuple(shlex.split(self.args)) if isinstance(self.args, str) else self.args
-        except ValueError as error:
-            raise ConfigError(f"mpi_args {self.args!r}: {error}") from error
+    args: tuple[str, ...] = performance(
+        WORDS,
+        "Further arguments for mpirun (--engine mpi), quoted as one.",
+        "--mpi-args",
+        (),
+        more='They stand after ours: `"--mca btl_tcp_if_include ib0 --map-by node"`.',
+    )
 
 
 def check_flavour(version: str) -> None:
@@ -108,7 +105,7 @@ def mpirun_command(
         *("--bind-to", "none", "--mca", "odls_base_sigkill_timeout", str(math.ceil(TIMING.mpirun_kills + grace))),
         *(("--mca", "plm_rsh_args", _ssh_arguments(options)) if hosts else ()),
         *handed_on,
-        *options.words,
+        *options.args,
         *agent,
     )
 
@@ -130,6 +127,7 @@ _ENROLL_S = 90.0
 class MpiLauncher(Launcher):
     """Starts one ``mpirun`` for the whole job: on ``spec.hosts``, or on this machine."""
 
+    options = MpiOptions
     capabilities = Capabilities(
         start="`mpirun` (Open MPI) on this machine or the hosts of `-H`",
         logs="live, each line with its rank; `--log-dir` on the hosts",
@@ -145,7 +143,7 @@ class MpiLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`. MPI may deal the ranks to the hosts in another way, if its arguments ask for that."""
-        platform_options(MpiOptions, spec.platform, "mpi")
+        MpiOptions.of(spec.platform)
         if spec.auxiliary_tasks:
             raise ConfigError(
                 f"{spec.auxiliary_tasks[0]}: mpirun starts ranks only; run auxiliary tasks as a job of their own"
@@ -157,7 +155,7 @@ class MpiLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = platform_options(MpiOptions, spec.platform, "mpi")
+        options = MpiOptions.of(spec.platform)
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         plan = self.plan(spec)
         _check_mpirun()

@@ -42,7 +42,6 @@ from tfcollective.launcher import (
     own_address,
     own_agent,
     plan_hosts,
-    platform_options,
     run_job_on,
     share_out,
     with_tf_config,
@@ -231,6 +230,7 @@ def _our_address(answer: Answer) -> str:
 class SshLauncher(Launcher):
     """An agent on every host of ``spec.hosts``."""
 
+    options = SshOptions
     capabilities = Capabilities(
         start="ssh to each host of `-H`, `--hostfile` or `--host-discovery-script`",
         logs="live, each line with its rank; `--log-dir` on the hosts",
@@ -252,7 +252,7 @@ class SshLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = platform_options(SshOptions, spec.platform, "ssh")
+        options = SshOptions.of(spec.platform)
         spec = spec if spec.cwd is not None else replace(spec, cwd=os.getcwd())  # noqa: PTH109  a text is wanted
         discovery = discovery_of(spec) if spec.discovery else None
         if discovery is not None:

@@ -53,12 +53,12 @@ def agent(
     from tfcollective._launch.agent.main import serve
     from tfcollective._launch.agent.node import wait_for_key
     from tfcollective._launch.agent.protocol import NodeSettings
-    from tfcollective._launch.plan.platform_options import check_timeout
+    from tfcollective._launch.plan.spec import OPTIONS
 
     coordinator = _endpoint(join)  # before the wait for the key
     settings = Settings.load()
     timeout = settings.start_timeout if start_timeout is None else start_timeout
-    check_timeout("--start-timeout", timeout)
+    OPTIONS["start_timeout"].check("start_timeout", timeout)
     key = read_key(settings) if key_file is None else wait_for_key(Path(key_file), timeout)
     if key is None:
         raise ConfigError(

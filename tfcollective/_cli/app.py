@@ -13,16 +13,11 @@ from tfcollective._base.errors import LaunchError, TfCollectiveError, Unsupporte
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, code_of
 from tfcollective._base.log import say
 from tfcollective._base.version import __version__
-from tfcollective._cli.agent import agent
-from tfcollective._cli.check import check
-from tfcollective._cli.env import env
-from tfcollective._cli.job import job
-from tfcollective._cli.manifest import manifest
-from tfcollective._cli.migrate import migrate
-from tfcollective._cli.run import run
-from tfcollective._cli.status import kill, logs, status
 
 GROUP = "tfcollective.commands"
+# Each is imported when it is called: those that start jobs load the launchers of all platforms, for their options.
+_OWN = {name: name for name in ("run", "check", "env", "migrate", "manifest", "agent", "job", "status")}
+_OWN |= {"logs": "status", "kill": "status"}  # command: its module
 _EXTRAS = {"bench": "Measures all-reduce and training against other libraries."}  # command: its first line of help
 
 
@@ -40,7 +35,8 @@ class CommandGroup(click.Group):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             flag = given[0].partition("=")[0]
-            for name, command in self.commands.items():
+            for name in _OWN:
+                command = own_command(name)
                 if any(flag in option.opts for option in command.params):
                     advice = f"write {ctx.command_path} {name} {shlex.join(given)}"
                     raise click.UsageError(f"{flag} is an option of `{name}`: {advice}", ctx) from error
@@ -48,16 +44,21 @@ class CommandGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, sorted."""
-        return sorted({*super().list_commands(ctx), *_EXTRAS, *entry_points(group=GROUP).names})
+        return sorted({*super().list_commands(ctx), *_OWN, *_EXTRAS, *entry_points(group=GROUP).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None; LaunchError when its distribution cannot be loaded."""
         own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        if own is not None or cmd_name in _OWN:
+            return own or own_command(cmd_name)
         for point in entry_points(group=GROUP, name=cmd_name):
             return _load(point)
         return _missing(cmd_name) if cmd_name in _EXTRAS else None
+
+
+def own_command(name: str) -> click.Command:
+    """The command of ours that has this name."""
+    return _load(EntryPoint(name, f"{__package__}.{_OWN[name]}:{name}", GROUP))
 
 
 def _load(point: EntryPoint) -> click.Command:
@@ -96,13 +97,9 @@ def app() -> None:
     """Synchronous data-parallel training for TensorFlow and Keras."""
 
 
-for _command in (run, status, logs, kill, check, env, migrate, manifest, agent, job):
-    app.add_command(_command)
-
-
 def invoke(program: str, arguments: Sequence[str], command: str | None = None) -> int:
     """Runs the command line and returns its exit code; with ``command``, the arguments are that command's."""
-    entry: click.Command = app if command is None else app.commands[command]
+    entry: click.Command = app if command is None else own_command(command)
     try:
         result = entry.main(list(arguments), prog_name=program, standalone_mode=False)
     except click.ClickException as error:

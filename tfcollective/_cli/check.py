@@ -25,7 +25,7 @@ from tfcollective._base.version import TENSORFLOWS, __version__
 from tfcollective._cli.check_report import REPORT_NAME, lines_of, write_report
 from tfcollective._cli.groups import GroupedOption
 from tfcollective._cli.host_checks import host_findings
-from tfcollective._cli.platforms import PLATFORMS, cluster_options, refuse_options_of_others
+from tfcollective._cli.platforms import CLUSTERS, PLATFORM_OPTIONS, given_to, refuse_options_of_others
 from tfcollective._launch.launcher import CheckedLauncher, Finding, find_launcher
 
 _TENSORFLOW = "TensorFlow"
@@ -58,7 +58,7 @@ Examples:
   tfcollective check --report
   tfcollective check --launcher kubernetes --image registry.example/train:1.0
   tfcollective check --launcher yarn --remote-python /shared/env/bin/python""",
-    params=[_hidden(one) for one in cluster_options()],
+    params=[_hidden(one) for one in PLATFORM_OPTIONS],
 )
 @click.option(
     "--report",
@@ -70,9 +70,8 @@ Examples:
 @click.option(
     "--launcher",
     metavar="NAME",
-    help=f"Check a platform, with its options as for `tfcollective run`: {', '.join(PLATFORMS)}.",
+    help=f"Check a platform, with its options as for `tfcollective run`: {', '.join(CLUSTERS)}.",
 )
-@click.option("--remote-python", metavar="PATH", help="Interpreter on the platform's nodes.")
 def check(report: str | None, launcher: str | None, **options: Any) -> int:
     """Checks versions, this host, the native library, GPUs, the TensorFlow ops and an all-reduce of two processes.
 
@@ -81,9 +80,7 @@ def check(report: str | None, launcher: str | None, **options: Any) -> int:
     With --launcher, it checks versions, the native library and that platform, as a job with these options would need
     it.
     """
-    refuse_options_of_others(launcher, options)
-    if launcher is None and options["remote_python"] is not None:
-        raise ConfigError("--remote-python needs --launcher")
+    refuse_options_of_others(launcher, options, PLATFORM_OPTIONS)
     findings: list[Finding] = []
     failed = _show(findings, _findings() if launcher is None else _platform_findings(launcher, options))
     if report is not None:
@@ -94,12 +91,11 @@ def check(report: str | None, launcher: str | None, **options: Any) -> int:
 
 def _platform_findings(name: str, options: Mapping[str, Any]) -> Iterator[Finding]:
     launcher = find_launcher(name)
-    platform = PLATFORMS[name].settings(options) if name in PLATFORMS else {}
     if not isinstance(launcher, CheckedLauncher):
         raise ConfigError(f"--launcher {name}: this launcher has no check; leave out --launcher")
     yield _versions()
     yield _native_library()
-    yield from launcher.check(platform)
+    yield from launcher.check(given_to(name, options))
 
 
 def _show(shown: list[Finding], findings: Iterator[Finding]) -> int:

@@ -61,26 +61,26 @@ def group(heading: str, *options: GroupedOption) -> tuple[GroupedOption, ...]:
     return options
 
 
-class JobOption(GroupedOption):
-    """The option of the command line for an option of a job, made from its declaration.
+class DeclaredOption(GroupedOption):
+    """The option of the command line for one of a job or a platform, made from its declaration.
 
     Its value is text, which the job reads and checks: a flag is True where it is given, and means the opposite of the
-    job's default.
+    default.
 
-    Attributes:
-        field: the name of the job's option.
+    Args:
         declared: its declaration.
+        field: a further name for it in a configuration file.
     """
 
-    def __init__(self, field: str, declared: Option) -> None:
+    def __init__(self, declared: Option, field: str = "") -> None:
         kind, shown = declared.kind, f" [{declared.default}]" if declared.default else ""
         how: dict[str, Any] = (
             {"is_flag": True} if not kind.metavar else {"type": str, "metavar": declared.metavar or kind.metavar}
         )
-        names = declared.flags if declared.opposite else (*declared.flags, field)
+        names = declared.flags if declared.opposite or not field else (*declared.flags, field)
         text = declared.help + shown
         super().__init__(names, common=declared.common, help=text, multiple=kind.many, nargs=kind.words, **how)
-        self.field, self.declared, self.heading = field, declared, declared.group
+        self.declared, self.heading = declared, declared.group
 
     def given(self, values: Mapping[str, Any]) -> Any:
         """Returns what these values of a command's parameters say; None if they say nothing."""

@@ -9,9 +9,9 @@ import click
 
 from tfcollective._base.errors import LaunchError
 from tfcollective._base.exit_codes import ExitCode
+from tfcollective._base.options import HEADINGS
 from tfcollective._cli.command import command_in_image
-from tfcollective._cli.groups import GroupedOption, group, option
-from tfcollective._cli.kubernetes_options import JOB_OPTIONS
+from tfcollective._cli.platforms import PLATFORMS
 from tfcollective._cli.run import TYPED, RunCommand, run
 from tfcollective._cli.run_options import RUN_OPTIONS, job_spec
 from tfcollective._launch.launcher import ManifestLauncher, find_launcher
@@ -23,23 +23,9 @@ _LEFT_OUT = frozenset(
     {
         *("emit_tf_config", "engine", "discovery", "mpi", "mpi_args", "print_plan", "check_build", "cwd"),
         *("slots", "blacklist", "cooldown_range"),
+        *("kubeconfig", "context", "direct", "allocation_timeout", "detach"),
     }
 )
-
-
-class _Kind(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic since click 8.5
-    """One of the launcher's own kinds, which is asked when they are needed."""
-
-    name = "kind"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """See :class:`click.ParamType`."""
-        del param, ctx
-        return f"[{'|'.join(_launcher().kinds)}]"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See :class:`click.ParamType`."""
-        return click.Choice(_launcher().kinds).convert(value, param, ctx)
 
 
 def _launcher() -> ManifestLauncher:
@@ -49,20 +35,16 @@ def _launcher() -> ManifestLauncher:
     return launcher
 
 
-_SECTIONS = ("Processes", "Failures", "Output", "Performance", "Compatibility")
-_OWN: tuple[GroupedOption, ...] = (
-    *group(
-        "Kubernetes",
-        option("--kind", type=_Kind(), help="What the manifest consists of. [job]"),
-        option("--key-secret", metavar="NAME", help="Secret that has the job key. [JOB-NAME-key]"),
-    ),
+_OF_RUN = ("Processes", "Failures", "Output", "Performance", "Compatibility")
+_OPTIONS = (
+    *(one for one in PLATFORMS[_PLATFORM].values() if one.heading not in HEADINGS),
+    *(one for one in RUN_OPTIONS if one.heading in _OF_RUN),
 )
-_OF_RUN = tuple(one for one in RUN_OPTIONS if one.heading in _SECTIONS and one.name not in _LEFT_OUT)
 
 
 @click.command(
     cls=RunCommand,
-    params=[*_OWN, *JOB_OPTIONS, *_OF_RUN],
+    params=[one for one in _OPTIONS if one.name not in _LEFT_OUT],
     context_settings={"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]},
     short_help="Prints a job as YAML for Kubernetes.",
     epilog="""\b
@@ -88,9 +70,7 @@ def manifest(context: click.Context, /, command: Sequence[str], **options: Any) 
     options = {**_defaults_of_run(), **options, "launcher": _PLATFORM}
     options.update({name: value for name, value in MANIFEST_DEFAULTS.items() if options[name] is None})
     _, spec = job_spec(options, words, in_image=True)
-    launcher = _launcher()
-    settings = {"kind": options["kind"] or launcher.kinds[0], "key_secret": options["key_secret"]}
-    click.echo(launcher.manifest(spec, settings, ("tfcollective", "manifest", *context.meta[TYPED])), nl=False)
+    click.echo(_launcher().manifest(spec, ("tfcollective", "manifest", *context.meta[TYPED])), nl=False)
     return ExitCode.OK
 
 

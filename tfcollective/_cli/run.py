@@ -23,7 +23,7 @@ from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.version import __version__
 from tfcollective._cli.command import check_engine, resolve_command
 from tfcollective._cli.groups import GroupedCommand, GroupedOption
-from tfcollective._cli.platforms import PLATFORMS, RUNS_IMAGES
+from tfcollective._cli.platforms import CLUSTERS, PLATFORMS, RUNS_IMAGES
 from tfcollective._cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective._launch.launcher import find_launcher, known_launchers
 from tfcollective._launch.plan.hosts import share_out
@@ -57,14 +57,13 @@ class RunCommand(GroupedCommand):
             for word, next_one in pairwise([*typed, ""])
             if word.startswith("--launcher")
         ]
-        platform = PLATFORMS.get(named[-1]) if named else None
-        return parameter.common or (platform is not None and parameter in platform.options)
+        return parameter.common or (bool(named) and parameter in PLATFORMS.get(named[-1], {}).values())
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See :class:`click.Command`."""
         if not ctx.meta.get(_SHOWS_ALL):
             formatter.write_paragraph()
-            names = ", ".join(PLATFORMS)
+            names = ", ".join(CLUSTERS)
             formatter.write_text(f"`--launcher NAME --help` shows the options of {names}, and `--help-all` all.")
         super().format_epilog(ctx, formatter)
 

@@ -13,8 +13,8 @@ from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.settings import Settings, environ_snapshot, without_outer_job
 from tfcollective._base.tasks import PS_POLICIES
 from tfcollective._cli.config_file import read_config
-from tfcollective._cli.groups import GroupedOption, JobOption, group, option
-from tfcollective._cli.platforms import PLATFORMS, choose_platform, cluster_options
+from tfcollective._cli.groups import DeclaredOption, GroupedOption, group, option
+from tfcollective._cli.platforms import CLUSTERS, OF_CLUSTERS, PLATFORM_OPTIONS, choose_launcher, given_to
 from tfcollective._launch.launcher import find_launcher
 from tfcollective._launch.plan.build import build_job, read_options
 from tfcollective._launch.plan.spec import OPTIONS, JobSpec
@@ -43,12 +43,14 @@ def _set_defaults(context: click.Context, parameter: click.Parameter, path: str 
     return path
 
 
-JOB_OPTIONS = tuple(JobOption(name, one) for name, one in OPTIONS.items())
+#: The options of a job, by field.
+JOB_OPTIONS = {name: DeclaredOption(one, name) for name, one in OPTIONS.items()}
 
 
 def _section(heading: str, *own: GroupedOption) -> tuple[GroupedOption, ...]:
-    """The options of a job that have this heading, and after them ``own``."""
-    return (*(one for one in JOB_OPTIONS if one.heading == heading), *group(heading, *own))
+    """The declared options that have this heading, and after them ``own``."""
+    declared = (*JOB_OPTIONS.values(), *PLATFORM_OPTIONS)
+    return (*(one for one in declared if one.heading == heading), *group(heading, *own))
 
 
 #: All that are shown: those of a job, and those that say where it runs, or are short for others.
@@ -74,30 +76,13 @@ RUN_OPTIONS: tuple[GroupedOption, ...] = (
             "--launcher",
             common=True,
             metavar="NAME",
-            help=f"Platform: local, ssh, agents, mpi, {', '.join(PLATFORMS)}. [by the options]",
+            help=f"Platform: local, ssh, agents, mpi, {', '.join(CLUSTERS)}. [by the options]",
         ),
-        option("-p", "--ssh-port", type=int, metavar="PORT", help="Port of sshd on the hosts. [ssh's own choice]"),
-        option("-i", "--ssh-identity-file", metavar="F", help="Private key for ssh. [ssh's own choice]"),
-        option("--ssh-options", default="", metavar="TEXT", help="Further arguments for ssh, quoted as one."),
-        option("--remote-python", metavar="PATH", help="Interpreter on the other hosts. [the path of this one]"),
-        option(
-            "--wait-for-agents",
-            type=click.IntRange(min=1),
-            metavar="N",
-            help="Wait for N agents that you start yourself.",
-        ),
-        option(
-            "--port", type=click.IntRange(0, 65535), default=0, metavar="P", help="Port at which agents join. [any]"
-        ),
-        option("--key-file", type=click.Path(), metavar="F", help="File in which agents find the job key."),
     ),
-    *cluster_options(),
+    *OF_CLUSTERS,
     *_section("Failures", option("--no-stall-check", is_flag=True, help="The same as --stall-warning 0.")),
     *_section("Output", option("--verbose", is_flag=True, help="The same as --log-level info.")),
-    *_section(
-        "Performance",
-        option("--mpi-args", metavar="TEXT", help="Further arguments for mpirun (--engine mpi), quoted as one."),
-    ),
+    *_section("Performance"),
     *_section(
         "Compatibility",
         option("--mpi", is_flag=True, help="The same as --engine mpi; horovodrun's name."),
@@ -166,20 +151,21 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...], *, in_image: 
     """
     settings = Settings() if in_image else Settings.load(without_outer_job(environ_snapshot()))
     given = read_options(_given(options), here=not in_image)
-    launcher, platform, instead = choose_platform(options, given, given.get("engine", settings.engine))
+    name = choose_launcher(options, given, given.get("engine", settings.engine))
+    launcher = find_launcher(name)
     spec = build_job(
         command,
-        {**given, "platform": platform},
+        {**given, "platform": given_to(name, options)},
         replace(settings, ps_policy=options["ps_policy"] or settings.ps_policy),
-        granted=find_launcher(launcher).granted_hosts(),
-        instead=instead,
+        granted=launcher.granted_hosts(),
+        instead=launcher.else_ranks,
     )
-    return launcher, spec
+    return name, spec
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the job that are given, also by those that are short for others."""
-    said = {one.field: one.given(options) for one in JOB_OPTIONS}
+    said = {name: one.given(options) for name, one in JOB_OPTIONS.items()}
     if options["verbose"]:
         said["log_level"] = said["log_level"] or "info"
     if options["no_stall_check"]:

@@ -14,6 +14,6 @@ In the order in which a job goes through them:
 * ``outcome``: how it ended: the report and exit code, whether it starts again, what MLflow gets.
 * ``system``: signals, ssh, and what a dead agent has left, on the machine of the launcher.
 
-``launcher`` says what a launcher is, and finds one by its name; ``platform_options`` reads what a job says of its
-platform; ``api`` is ``tfcollective.run``. What imports what is in ``pyproject.toml``.
+``launcher`` says what a launcher is, what it takes besides the options of every job, and finds one by its name;
+``api`` is ``tfcollective.run``. What imports what is in ``pyproject.toml``.
 """

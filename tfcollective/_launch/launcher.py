@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 from tfcollective._base.errors import ConfigError, LaunchError, TfCollectiveError
 from tfcollective._base.failures import ExitRecord
+from tfcollective._base.options import Options
 from tfcollective._base.verdict import Rules, Standing, Verdict, verdict
 from tfcollective._control.state.changes import WorldChange
 from tfcollective._control.state.job import JobView
@@ -153,9 +155,13 @@ class Launcher(ABC):
         starts_mpi: whether its ranks are processes of MPI.
         observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
         capabilities: a row of docs/platforms.md; None: a launcher that does not say.
+        options: what it takes besides the options of every job: it reads them from ``JobSpec.platform``.
+        else_ranks: how a job can do without a given number of ranks, as the end of the error that asks for it.
     """
 
     capabilities: ClassVar[Capabilities | None] = None
+    options: ClassVar[type[Options]] = Options
+    else_ranks: ClassVar[str] = ", or hosts with slots: -H host1:4"
 
     can_restart: bool = True
     delegates: bool = False
@@ -265,22 +271,14 @@ class CheckedLauncher(ABC):
 
 
 class ManifestLauncher(ABC):
-    """A launcher that can describe a job for its platform's own tools, instead of running it.
-
-    Attributes:
-        kinds: what such a description may consist of, by the platform's names; the first one unless the user says
-            otherwise.
-    """
-
-    kinds: ClassVar[tuple[str, ...]]
+    """A launcher that can describe a job for its platform's own tools, instead of running it."""
 
     @abstractmethod
-    def manifest(self, spec: JobSpec, settings: Mapping[str, Any], typed: Sequence[str] = ()) -> str:
+    def manifest(self, spec: JobSpec, typed: Sequence[str] = ()) -> str:
         """The description, as text: the same arguments give the same text, and no key is in it.
 
         Args:
             spec: the job; its command is what runs on the platform.
-            settings: further settings of the platform, for the description alone.
             typed: the whole command line, for a comment.
 
         Raises:
@@ -328,6 +326,15 @@ def find_manager(job: str) -> JobManager:
 def known_launchers() -> tuple[str, ...]:
     """The names that :func:`find_launcher` knows."""
     return tuple(sorted(_known()))
+
+
+def options_by_launcher() -> dict[str, type[Options]]:
+    """What each launcher takes; without those that cannot be loaded: :func:`find_launcher` says why."""
+    found = {}
+    for name in known_launchers():
+        with suppress(LaunchError):
+            found[name] = find_launcher(name).options
+    return found
 
 
 def table_of_platforms() -> str:

@@ -26,7 +26,7 @@ _FORWARDED = {"pods/portforward": ("", ("create", "get"))}  # unless pods are re
 
 def findings(platform: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields finding after finding, until the next check could not work. Raises ConfigError for wrong settings."""
-    options = KubernetesOptions.from_platform({**platform, "image": platform.get("image") or _NO_IMAGE})
+    options = KubernetesOptions.of({**platform, "image": platform.get("image") or _NO_IMAGE})
     remedy = "pip install 'tfcollective[kubernetes]'"
     client = Finding.of("client", lambda: f"kubernetes {import_client().__version__}", remedy)
     yield client

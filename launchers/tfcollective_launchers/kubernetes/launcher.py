@@ -43,7 +43,7 @@ from tfcollective.launcher import (
 )
 from tfcollective_launchers.kubernetes.check import findings
 from tfcollective_launchers.kubernetes.cluster import Cluster, ClusterError
-from tfcollective_launchers.kubernetes.kinds import BUILDERS, Wanted
+from tfcollective_launchers.kubernetes.kinds import Wanted
 from tfcollective_launchers.kubernetes.kinds.common import AGENTS, LAUNCHER, PORT
 from tfcollective_launchers.kubernetes.manifest import manifest_of
 from tfcollective_launchers.kubernetes.names import KEY_FILE
@@ -69,6 +69,8 @@ _TAIL_LINES = 20
 class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager):
     """A Job whose pod runs the launcher with the coordinator, and a Job with an agent in each pod."""
 
+    options = KubernetesOptions
+    else_ranks = ""
     capabilities = Capabilities(
         start="pods of an image: a Job with the launcher, an Indexed Job of agents; or `tfcollective manifest`",
         logs="live, each line with its rank; `tfcollective logs`",
@@ -79,7 +81,6 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
         secrets="a Secret, as a file in the pods",
         evaluator="in the first pod",
     )
-    kinds = tuple(BUILDERS)
 
     def plan(self, spec: JobSpec) -> Plan:
         """See :class:`Launcher`."""
@@ -107,10 +108,9 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
         """See :class:`CheckedLauncher`."""
         return findings(platform)
 
-    def manifest(self, spec: JobSpec, settings: Mapping[str, Any], typed: Sequence[str] = ()) -> str:
+    def manifest(self, spec: JobSpec, typed: Sequence[str] = ()) -> str:
         """See :class:`ManifestLauncher`."""
-        options = KubernetesOptions.from_platform({**spec.platform, **settings})
-        return manifest_of(Wanted(spec, options), typed)
+        return manifest_of(Wanted(spec, KubernetesOptions.of(spec.platform)), typed)
 
     # ---- jobs that are there ---------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ def _wanted(spec: JobSpec) -> Wanted:
         raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found")
     if spec.discovery or spec.blacklist:
         raise UnsupportedError("discovery, blacklist: Kubernetes chooses the hosts: say with max_proc how far it grows")
-    options = KubernetesOptions.from_platform(spec.platform)
+    options = KubernetesOptions.of(spec.platform)
     if spec.max_restarts and options.detach:
         raise ConfigError("detach cannot be combined with max_restarts: no process stays to start the job again")
     return described(spec, options)

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from tfcollective.launcher import ConfigError
 from tfcollective_launchers.kubernetes.kinds import BUILDERS, Wanted
 
 _WIDTH = 100
@@ -46,11 +45,8 @@ def manifest_of(wanted: Wanted, typed: Sequence[str] = ()) -> str:
     ``typed`` is the command line that it is made by, for a comment. Raises ConfigError and UnsupportedError for what
     Kubernetes, or the kind, would refuse.
     """
-    build = BUILDERS.get(wanted.options.kind)
-    if build is None:
-        raise ConfigError(f"--kind: expected one of {', '.join(BUILDERS)}, got {wanted.options.kind!r}")
     wanted.check_gpus()
-    objects = build(wanted)
+    objects = BUILDERS[wanted.options.kind](wanted)
     documents = [yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True) for one in objects]
     heading = "".join(f"# {line}\n" for text in _heading(wanted, typed) for line in text.splitlines())
     return heading + "---\n".join(documents)

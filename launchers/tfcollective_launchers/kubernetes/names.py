@@ -1,5 +1,4 @@
-"""The names in a job's pods, and what names Kubernetes allows: each check raises ConfigError that says what was given
-where."""
+"""The names in a job's pods, and what names Kubernetes allows: each check raises ConfigError that says what is."""
 
 from __future__ import annotations
 
@@ -21,36 +20,36 @@ _SUBDOMAIN = re.compile(rf"{_WORD}(\.{_WORD})*")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
 
-def check_label(where: str, text: str) -> None:
+def check_label(text: str) -> None:
     """Checks that a name is one label of a host name: RFC 1123."""
-    _check(where, text, _LABEL, LONGEST_LABEL, "lower-case letters, digits and '-', with a letter or digit at each end")
+    _check(text, _LABEL, LONGEST_LABEL, "lower-case letters, digits and '-', with a letter or digit at each end")
 
 
-def check_service_name(where: str, text: str) -> None:
+def check_service_name(text: str) -> None:
     """The name of a Service: RFC 1035."""
     words = "lower-case letters, digits and '-', with a letter at the start and a letter or digit at the end"
-    _check(where, text, _SERVICE, LONGEST_LABEL, words)
+    _check(text, _SERVICE, LONGEST_LABEL, words)
 
 
-def check_subdomain(where: str, text: str) -> None:
+def check_subdomain(text: str) -> None:
     """The name of most objects."""
     words = "lower-case letters, digits, '-' and '.', with a letter or digit at both ends of each word"
-    _check(where, text, _SUBDOMAIN, _LONGEST_SUBDOMAIN, words)
+    _check(text, _SUBDOMAIN, _LONGEST_SUBDOMAIN, words)
 
 
-def check_qualified(where: str, text: str) -> None:
+def check_qualified(text: str) -> None:
     """The key of a label or a taint, or a resource: ``name`` or ``prefix/name``."""
     prefix, slash, name = text.rpartition("/")
     if slash:
-        check_subdomain(where, prefix)
-    _check(where, name, _NAME, LONGEST_LABEL, "letters, digits, '-', '_' and '.', with a letter or digit at each end")
+        check_subdomain(prefix)
+    _check(name, _NAME, LONGEST_LABEL, "letters, digits, '-', '_' and '.', with a letter or digit at each end")
 
 
-def check_label_value(where: str, text: str) -> None:
+def check_label_value(text: str) -> None:
     """The value of a label."""
     if text:
         words = "letters, digits, '-', '_' and '.', with a letter or digit at each end"
-        _check(where, text, _NAME, LONGEST_LABEL, words)
+        _check(text, _NAME, LONGEST_LABEL, words)
 
 
 def check_host_names(name: str, ending: str) -> None:
@@ -62,8 +61,8 @@ def check_host_names(name: str, ending: str) -> None:
         )
 
 
-def _check(where: str, text: str, pattern: re.Pattern[str], longest: int, allowed: str) -> None:
+def _check(text: str, pattern: re.Pattern[str], longest: int, allowed: str) -> None:
     if not isinstance(text, str) or not pattern.fullmatch(text):
-        raise ConfigError(f"{where}: expected {allowed}, got {text!r}")
+        raise ConfigError(f"expected {allowed}, got {text!r}")
     if len(text) > longest:
-        raise ConfigError(f"{where}: {text} has {len(text)} characters, and {longest} are allowed")
+        raise ConfigError(f"{text} has {len(text)} characters, and {longest} are allowed")

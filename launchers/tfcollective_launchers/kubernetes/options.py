@@ -1,15 +1,35 @@
-"""The options of jobs on Kubernetes, besides those of every job: checked values."""
+"""The options of jobs on Kubernetes, besides those of every job."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from tfcollective.launcher import TIMING, ConfigError, check_timeout, platform_options
+from tfcollective.launcher import (
+    FLAG,
+    LINE,
+    MANIFESTS,
+    TIMING,
+    VARIABLES,
+    ConfigError,
+    Kind,
+    Options,
+    choice,
+    count,
+    form,
+    line,
+    option,
+    seconds,
+    shared,
+)
 from tfcollective_launchers.kubernetes import names
 
+#: What a manifest may consist of, the usual kind first.
+KINDS = ("job", "jobset", "trainjob", "tfjob", "mpijob")
+own = partial(option, "Kubernetes")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[KMGTPE]i?|[eE][0-9]+)?")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TOLERATION = re.compile(rf"(?P<key>[^=:]+)(=(?P<value>[^:]*))?(:(?P<effect>{'|'.join(_EFFECTS)}))?")
@@ -17,9 +37,7 @@ _VOLUME = re.compile(r"(?P<kind>[a-z]+)(/(?P<name>[^:]+))?:(?P<path>/[^:]*)(:(?P
 _VOLUMES = ("pvc", "configmap", "secret", "emptydir")
 _ENV_FROM = re.compile(r"(?P<kind>secret|configmap)/(?P<name>.+)")
 _MOST_SECONDS = 2**31 - 1  # that Kubernetes takes
-_PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _USER = re.compile(r"(?P<user>[0-9]{1,9})(:(?P<group>[0-9]{1,9}))?")
-_LISTS = ("image_pull_secrets", "volumes", "env_from", "node_selector", "tolerations", "labels", "annotations")
 
 
 @dataclass(frozen=True)
@@ -31,6 +49,24 @@ class Volume:
     path: str
     read_only: bool
 
+    @classmethod
+    def parse(cls, text: str) -> Volume:
+        """Reads ``KIND/NAME:/PATH[:ro]``."""
+        match = _VOLUME.fullmatch(text)
+        if match is None or match["kind"] not in _VOLUMES:
+            raise ConfigError(
+                f"expected pvc/NAME:/PATH[:ro], configmap/NAME:/PATH, secret/NAME:/PATH or emptydir:/PATH, got {text!r}"
+            )
+        kind, name = match["kind"], match["name"] or ""
+        if (kind == "emptydir") == bool(name):
+            raise ConfigError(f"{text}: an emptydir has no name, and every other volume needs one")
+        if name:
+            names.check_subdomain(name)
+        path = match["path"].rstrip("/")
+        if not path:
+            raise ConfigError(f"{text}: nothing can be mounted at /")
+        return cls(kind, name, path, match["access"] == "ro" or kind in ("configmap", "secret"))
+
 
 @dataclass(frozen=True)
 class Toleration:
@@ -40,216 +76,191 @@ class Toleration:
     value: str | None
     effect: str | None
 
+    @classmethod
+    def parse(cls, text: str) -> Toleration:
+        """Reads ``KEY[=VALUE][:EFFECT]``."""
+        match = _TOLERATION.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"expected KEY, KEY=VALUE or either with :EFFECT ({', '.join(_EFFECTS)}), got {text!r}")
+        names.check_qualified(match["key"])
+        return cls(match["key"], match["value"], match["effect"])
+
 
 @dataclass(frozen=True)
-class KubernetesOptions:
-    """The platform's settings. All texts are written as on the command line.
+class VariablesFrom:
+    """A Secret or a ConfigMap all of whose keys become variables: ``kind`` is secret or configmap."""
 
-    Attributes:
-        image: the image of all pods: with tfcollective, the same version as here, and what the ranks run.
-        name: what the job is called; the names of its objects begin with it.
-        namespace: where it runs; None: the context's, or ``default``.
-        image_pull_policy: ``Always``, ``IfNotPresent`` or ``Never``; None: the cluster's default.
-        image_pull_secrets: names of Secrets for the image's registry.
-        cpus: processors of each pod, as a quantity (``4``, ``500m``).
-        memory: of each pod, as a quantity (``8Gi``); also its limit.
-        gpus: of each pod.
-        gpu_resource: the resource that they are.
-        shm: the size of ``/dev/shm``, in memory; it counts as memory of the pod.
-        procs_per_pod: how many ranks a pod runs.
-        volumes: ``pvc/NAME:/path[:ro]``, ``configmap/NAME:/path``, ``secret/NAME:/path``, ``emptydir:/path``.
-        env_from: ``secret/NAME`` or ``configmap/NAME``, all of whose keys become variables.
-        node_selector: ``LABEL=VALUE`` that nodes need to have.
-        tolerations: ``KEY[=VALUE][:EFFECT]`` of taints that nodes may have.
-        service_account: of the pods; None: the namespace's default, and no token in the pods.
-        priority_class: of the pods.
-        run_as: ``UID`` or ``UID:GID`` of all processes; 0 is root.
-        labels: ``KEY=VALUE`` for all objects and pods.
-        annotations: ``KEY=VALUE`` for all pods.
-        queue: the local queue of Kueue's.
-        active_deadline: how long (s) the job may run; None: without a limit.
-        ttl: how long (s) a job that has ended stays there; None: a day.
-        allocation_timeout: how long (s) to wait until all pods that the job starts with are there.
-        detach: whether to return as soon as the job runs; it does not end with the submitter then.
-        kubeconfig: the file that says where the cluster is; None: ``KUBECONFIG``, ``~/.kube/config``, or the pod that
-            this process runs in.
-        context: its context; None: the current one.
-        direct: whether pods can be reached from here; None: only where this process runs in a pod. Else connections
-            lead through the API server, as those of ``kubectl port-forward`` do.
-        kind: what a printed manifest consists of.
-        key_secret: the Secret with the job key that a printed manifest names; None: ``NAME-key``.
-    """
-
-    image: str = ""
-    name: str = "tfcollective"
-    namespace: str | None = None
-    image_pull_policy: str | None = None
-    image_pull_secrets: tuple[str, ...] = ()
-    cpus: str | None = None
-    memory: str | None = None
-    gpus: int = 0
-    gpu_resource: str = "nvidia.com/gpu"
-    shm: str = "1Gi"
-    procs_per_pod: int = 1
-    volumes: tuple[str, ...] = ()
-    env_from: tuple[str, ...] = ()
-    node_selector: tuple[str, ...] = ()
-    tolerations: tuple[str, ...] = ()
-    service_account: str | None = None
-    priority_class: str | None = None
-    run_as: str = "1000"
-    labels: tuple[str, ...] = ()
-    annotations: tuple[str, ...] = ()
-    queue: str | None = None
-    active_deadline: float | None = None
-    ttl: float | None = None
-    allocation_timeout: float = TIMING.allocation
-    detach: bool = False
-    kubeconfig: str | None = None
-    context: str | None = None
-    direct: bool | None = None
-    kind: str = "job"
-    key_secret: str | None = None
+    kind: str
+    name: str
 
     @classmethod
-    def from_platform(cls, platform: Mapping[str, Any]) -> KubernetesOptions:
-        """Reads what a job says; ConfigError names what cannot be used."""
-        lists = {name: platform[name] for name in _LISTS if platform.get(name) is not None}
-        lists = {name: (value,) if isinstance(value, str) else tuple(value) for name, value in lists.items()}
-        return platform_options(cls, {**platform, **lists}, "kubernetes")
+    def parse(cls, text: str) -> VariablesFrom:
+        """Reads ``KIND/NAME``."""
+        match = _ENV_FROM.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"expected secret/NAME or configmap/NAME, got {text!r}")
+        names.check_subdomain(match["name"])
+        return cls(match["kind"], match["name"])
+
+
+@dataclass(frozen=True)
+class User:
+    """The user and the group of all processes."""
+
+    user: int
+    group: int
+
+    @classmethod
+    def read(cls, given: Any) -> Any:
+        """Reads ``UID[:GID]``."""
+        match = _USER.fullmatch(given) if isinstance(given, str) else None
+        return given if match is None else cls(int(match["user"]), int(match["group"] or match["user"]))
+
+
+def _check_image(text: str) -> None:
+    if text != text.strip() or " " in text:
+        raise ConfigError(f"expected the name of a container image for the pods, got {text!r}")
+
+
+def _check_quantity(text: str) -> None:
+    if not _QUANTITY.fullmatch(text):
+        raise ConfigError(f"expected a quantity such as 4, 500m or 8Gi, got {text!r}")
+
+
+def _unfit_user(value: Any) -> str | None:
+    return None if isinstance(value, User) else f"expected UID or UID:GID, got {value!r}"
+
+
+def _pairs(check: Callable[[str], object] = str) -> Kind:
+    """Values by qualified names."""
+
+    def problem(value: Any) -> str | None:
+        for key, text in value.items():
+            try:
+                names.check_qualified(key)
+            except ConfigError as error:
+                return str(error)
+            try:
+                check(text)
+            except ConfigError as error:
+                return f"{key}: {error}"
+        return None
+
+    return Kind(lambda given: VARIABLES.read((given,) if isinstance(given, str) else given), problem, "K=V", many=True)
+
+
+_LABELS, _ANNOTATIONS = _pairs(names.check_label_value), _pairs()
+_SUBDOMAIN, _QUANTITIES = line(names.check_subdomain, "NAME"), line(_check_quantity, "SIZE")
+
+
+@dataclass(frozen=True)
+class KubernetesOptions(Options):
+    """What the objects of a job are like, and how the cluster is reached."""
+
+    image: str = own(
+        line(_check_image, "IMAGE"), "Image of all pods, with tfcollective in it. Required.", "--image", ...
+    )
+    queue: str | None = shared.queue(_SUBDOMAIN, more="On Kubernetes it is a local queue of Kueue's.")
+    name: str = shared.job_name(line(names.check_service_name))
+    image_pull_policy: str | None = own(
+        choice("Always", "IfNotPresent", "Never"),
+        "Always, IfNotPresent or Never.",
+        "--image-pull-policy",
+        metavar="NAME",
+        default="the cluster's default",
+    )
+    image_pull_secrets: tuple[str, ...] = own(
+        line(names.check_subdomain, "NAME", many=True),
+        "Secret for the registry; may be repeated.",
+        "--image-pull-secret",
+        (),
+    )
+    namespace: str | None = own(
+        line(names.check_label, "NAME"), "Namespace of the job.", "--namespace", default="the context's"
+    )
+    procs_per_pod: int = own(count(1), "Ranks in each pod.", "--procs-per-pod", 1)
+    cpus: str | None = own(line(_check_quantity, "N"), "Processors of each pod: 4, 500m.", "--cpus")
+    memory: str | None = own(_QUANTITIES, "Memory of each pod, and its limit: 8Gi.", "--memory")
+    gpus: int = own(count(0), "GPUs of each pod.", "--gpus", 0)
+    gpu_resource: str = own(
+        line(names.check_qualified, "NAME"), "Extended resource name for GPUs.", "--gpu-resource", "nvidia.com/gpu"
+    )
+    shm: str = own(_QUANTITIES, "Size of /dev/shm, part of the pod's memory.", "--shm", "1Gi")
+    volumes: tuple[Volume, ...] = own(
+        form(Volume, Volume.parse, "KIND/NAME:PATH"),
+        "Volume: pvc/NAME:/PATH[:ro], configmap/NAME:/PATH, secret/NAME:/PATH or emptydir:/PATH; may be repeated.",
+        "--volume",
+        (),
+    )
+    env_from: tuple[VariablesFrom, ...] = own(
+        form(VariablesFrom, VariablesFrom.parse, "KIND/NAME"),
+        "Variables from secret/NAME or configmap/NAME; repeat.",
+        "--env-from",
+        (),
+    )
+    node_selector: Mapping[str, str] = own(_LABELS, "Label that nodes need; may be repeated.", "--node-selector", {})
+    tolerations: tuple[Toleration, ...] = own(
+        form(Toleration, Toleration.parse, "K[=V][:EFFECT]"),
+        "Taint that nodes may have; may be repeated.",
+        "--toleration",
+        (),
+    )
+    service_account: str | None = own(
+        _SUBDOMAIN,
+        "Service account of the pods.",
+        "--service-account",
+        default="none is used",
+        more="Without one the pods have no token.",
+    )
+    priority_class: str | None = own(_SUBDOMAIN, "Priority class of the pods.", "--priority-class")
+    run_as: User = own(  # noqa: RUF009  it makes a field
+        Kind(User.read, _unfit_user, "UID[:GID]"),
+        "User of all processes; 0 is root.",
+        "--run-as",
+        User(1000, 1000),
+        default="1000",
+    )
+    labels: Mapping[str, str] = own(_LABELS, "Label of all objects and pods; may be repeated.", "--label", {})
+    annotations: Mapping[str, str] = own(_ANNOTATIONS, "Annotation of all pods; may be repeated.", "--annotation", {})
+    active_deadline: float | None = own(
+        seconds(most=_MOST_SECONDS), "Limit for the whole job.", "--active-deadline", default="none"
+    )
+    ttl: float | None = own(
+        seconds(most=_MOST_SECONDS), "Time for which a job that has ended is kept.", "--ttl", default="a day"
+    )
+    kubeconfig: str | None = own(
+        LINE,
+        "File that describes the cluster.",
+        "--kubeconfig",
+        metavar="F",
+        default="KUBECONFIG, ~/.kube/config",
+        more="In a pod, the cluster is the pod's.",
+    )
+    context: str | None = own(LINE, "Context of that file.", "--context", metavar="NAME", default="the current one")
+    direct: bool | None = own(
+        FLAG,
+        "Connect to pods by their addresses.",
+        "--direct",
+        default="through the API server",
+        more="In a pod, this is the default.",
+    )
+    allocation_timeout: float = shared.allocation_timeout(value=TIMING.allocation)
+    detach: bool = shared.detach()
+    kind: str = option(
+        MANIFESTS,
+        choice(*KINDS),
+        "What the manifest consists of.",
+        "--kind",
+        KINDS[0],
+        more="`job` is Kubernetes' own Jobs; `trainjob` comes with its runtime.",
+    )
+    key_secret: str | None = option(
+        MANIFESTS, _SUBDOMAIN, "Secret that has the job key.", "--key-secret", default="JOB-NAME-key"
+    )
 
     def __post_init__(self) -> None:
-        if not self.image:
-            raise ConfigError("--image is missing: it names the container image of the pods, with tfcollective in it")
-        if self.image != self.image.strip() or " " in self.image:
-            raise ConfigError(f"--image: expected the name of a container image for the pods, got {self.image!r}")
-        names.check_service_name("--job-name", self.name)
-        for option, value, check in self._names():
-            if value is not None:
-                check(option, value)
-        for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory), ("--shm", self.shm)):
-            if quantity is not None and not _QUANTITY.fullmatch(quantity):
-                raise ConfigError(f"{option}: expected a quantity such as 4, 500m or 8Gi, got {quantity!r}")
-        for option, number, least in (("--gpus", self.gpus, 0), ("--procs-per-pod", self.procs_per_pod, 1)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise ConfigError(f"{option}: expected {least} or more, got {number!r}")
-        self._check_seconds()
-        self._check_choices()
-        paths = [volume.path for volume in self.mounted]
+        super().__post_init__()
+        paths = [volume.path for volume in self.volumes]
         twice = sorted({path for path in paths if paths.count(path) > 1 or path in names.TAKEN})
         if twice:
             raise ConfigError(f"--volume: {twice[0]} is mounted twice")
-        # Everything that is a text of a form of its own is read once, for its errors.
-        for read in (self.tolerated, self.variables_from, self.selected, self.labelled, self.annotated, self.user):
-            assert read is not None
-
-    def _names(self) -> Sequence[tuple[str, str | None, Callable[[str, str], None]]]:
-        return (
-            ("--namespace", self.namespace, names.check_label),
-            ("--service-account", self.service_account, names.check_subdomain),
-            ("--priority-class", self.priority_class, names.check_subdomain),
-            ("--queue", self.queue, names.check_subdomain),
-            ("--key-secret", self.key_secret, names.check_subdomain),
-            ("--gpu-resource", self.gpu_resource, names.check_qualified),
-            *(("--image-pull-secret", one, names.check_subdomain) for one in self.image_pull_secrets),
-        )
-
-    def _check_seconds(self) -> None:
-        if self.allocation_timeout is not None:
-            check_timeout("--allocation-timeout", self.allocation_timeout)
-        for option, value in (("--active-deadline", self.active_deadline), ("--ttl", self.ttl)):
-            if value is not None:
-                check_timeout(option, value, _MOST_SECONDS)
-
-    def _check_choices(self) -> None:
-        if self.image_pull_policy not in (None, *_PULL_POLICIES):
-            raise ConfigError(
-                f"--image-pull-policy: expected one of {', '.join(_PULL_POLICIES)}, got {self.image_pull_policy!r}"
-            )
-
-    @property
-    def mounted(self) -> tuple[Volume, ...]:
-        """The volumes."""
-        return tuple(map(_volume, self.volumes))
-
-    @property
-    def tolerated(self) -> tuple[Toleration, ...]:
-        """The tolerations."""
-        return tuple(map(_toleration, self.tolerations))
-
-    @property
-    def variables_from(self) -> tuple[tuple[str, str], ...]:
-        """Kind and name of what variables are taken from."""
-        return tuple(map(_variables_from, self.env_from))
-
-    @property
-    def selected(self) -> dict[str, str]:
-        """The labels that nodes need to have."""
-        return _pairs("--node-selector", self.node_selector, names.check_label_value)
-
-    @property
-    def labelled(self) -> dict[str, str]:
-        """The labels."""
-        return _pairs("--label", self.labels, names.check_label_value)
-
-    @property
-    def annotated(self) -> dict[str, str]:
-        """The annotations."""
-        return _pairs("--annotation", self.annotations, None)
-
-    @property
-    def user(self) -> tuple[int, int]:
-        """User and group of all processes."""
-        match = _USER.fullmatch(self.run_as)
-        if match is None:
-            raise ConfigError(f"--run-as: expected UID or UID:GID, got {self.run_as!r}")
-        return int(match["user"]), int(match["group"] or match["user"])
-
-
-def _volume(text: str) -> Volume:
-    match = _VOLUME.fullmatch(text)
-    if match is None or match["kind"] not in _VOLUMES:
-        raise ConfigError(
-            f"--volume: expected pvc/NAME:/PATH[:ro], configmap/NAME:/PATH, secret/NAME:/PATH or emptydir:/PATH, got "
-            f"{text!r}"
-        )
-    kind, name = match["kind"], match["name"] or ""
-    if (kind == "emptydir") == bool(name):
-        raise ConfigError(f"--volume {text}: an emptydir has no name, and every other volume needs one")
-    if name:
-        names.check_subdomain(f"--volume {text}", name)
-    path = match["path"].rstrip("/")
-    if not path:
-        raise ConfigError(f"--volume {text}: nothing can be mounted at /")
-    return Volume(kind, name, path, match["access"] == "ro" or kind in ("configmap", "secret"))
-
-
-def _toleration(text: str) -> Toleration:
-    match = _TOLERATION.fullmatch(text)
-    if match is None:
-        raise ConfigError(
-            f"--toleration: expected KEY, KEY=VALUE or either with :EFFECT ({', '.join(_EFFECTS)}), got {text!r}"
-        )
-    names.check_qualified("--toleration", match["key"])
-    return Toleration(match["key"], match["value"], match["effect"])
-
-
-def _variables_from(text: str) -> tuple[str, str]:
-    match = _ENV_FROM.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"--env-from: expected secret/NAME or configmap/NAME, got {text!r}")
-    names.check_subdomain("--env-from", match["name"])
-    return match["kind"], match["name"]
-
-
-def _pairs(option: str, texts: Sequence[str], check: Callable[[str, str], None] | None) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"{option}: expected KEY=VALUE, got {text!r}")
-        names.check_qualified(option, key)
-        if check is not None:
-            check(f"{option} {key}", value)
-        pairs[key] = value
-    return pairs

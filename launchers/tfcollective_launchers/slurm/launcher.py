@@ -63,6 +63,8 @@ _LOOPBACK = "127.0.0.1"
 class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
     """An agent on every node of the allocation, started by srun; without one, a batch job is submitted."""
 
+    options = SlurmOptions
+    else_ranks = ", or run this in an allocation of salloc or sbatch, whose tasks are then the ranks"
     capabilities = Capabilities(
         start="`srun` on each node of the allocation; without one, `sbatch` submits the job",
         logs="live, each line with its rank, and in the job's output file; `--log-dir` on the nodes",
@@ -96,7 +98,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         """See :class:`Launcher`: outside of an allocation, the batch script."""
         if Allocation.of(environ_snapshot()) is not None:
             return super().preview(spec)
-        options = SlurmOptions.from_platform(_checked_for_submission(spec).platform)
+        options = SlurmOptions.of(_checked_for_submission(spec).platform)
         return batch_script(spec, options, () if spec.call is None else _function_command(options, Path("FOLDER")))
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
@@ -105,7 +107,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         allocation = Allocation.of(environ_snapshot())
         if allocation is None:
             return _submit(_checked_for_submission(spec), stop_signals)
-        options = SlurmOptions.from_platform(spec.platform)
+        options = SlurmOptions.of(spec.platform)
         outcome = self._run_in(allocation, spec, options, stop_signals)
         if options.requeue and ended_by(outcome):
             _requeue(allocation.job_id)
@@ -113,7 +115,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
 
     def check(self, platform: Mapping[str, Any]) -> Iterator[Finding]:
         """See :class:`CheckedLauncher`."""
-        options = SlurmOptions.from_platform(platform)
+        options = SlurmOptions.of(platform)
         spec = JobSpec(("true",), (options.nodes or 1) * (options.ntasks_per_node or 1))
         return findings(batch_script(spec, options, spec.command))
 
@@ -182,7 +184,7 @@ def _names_enrolled(job: Job) -> set[str]:
 
 
 def _check(spec: JobSpec) -> None:
-    SlurmOptions.from_platform(spec.platform)
+    SlurmOptions.of(spec.platform)
     if spec.discovery:
         raise UnsupportedError("discovery: the job follows the nodes of its allocation by itself")
     if spec.emit_tf_config:
@@ -196,7 +198,7 @@ def _checked_for_submission(spec: JobSpec) -> JobSpec:
             "SLURM chooses the nodes of a job that is submitted: leave out the hosts, or ask for some with "
             "--sbatch-args '--nodelist=...'"
         )
-    options = SlurmOptions.from_platform(spec.platform)
+    options = SlurmOptions.of(spec.platform)
     if spec.call is not None and options.detach:
         raise ConfigError("detach: the results of a function need a process that waits for them")
     return spec
@@ -278,7 +280,7 @@ def _function_command(options: SlurmOptions, folder: Path) -> tuple[str, ...]:
 
 
 def _submit(spec: JobSpec, stop_signals: Sequence[int]) -> JobOutcome:
-    options = SlurmOptions.from_platform(spec.platform)
+    options = SlurmOptions.of(spec.platform)
     if spec.call is None:
         return _follow(batch_script(spec, options), options, stop_signals)
     where = Path(options.folder or ".").absolute()

@@ -154,7 +154,7 @@ def _of_command(spec: JobSpec, outcome: JobOutcome) -> list[Any]:
 
 
 def _default_ranks(platform: Mapping[str, Any]) -> int:
-    context = active_context(SparkOptions.from_platform(platform))
+    context = active_context(SparkOptions.of(platform))
     if context is None:
         raise ConfigError("num_proc: say how many ranks there are: no Spark application is there that would tell")
     return int(context.defaultParallelism)

@@ -45,6 +45,8 @@ _MAX_SCRIPT_BYTES = 1 << 19  # with 1 MiB, Spark puts what tasks are given, and 
 class SparkLauncher(Launcher, CheckedLauncher):
     """A task of Spark for each rank: those of a barrier stage, or, for an elastic job, of one stage each."""
 
+    options = SparkOptions
+    else_ranks = ""
     capabilities = Capabilities(
         start="tasks of an application, which Spark starts together (barrier execution mode)",
         logs="live, each line with its rank, and in the executors' logs",
@@ -65,7 +67,7 @@ class SparkLauncher(Launcher, CheckedLauncher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = SparkOptions.from_platform(spec.platform)
+        options = SparkOptions.of(spec.platform)
         spec = on_tasks(spec)
         if options.data is not None and spec.bounds is not None:
             raise UnsupportedError("data: an elastic job reads its own data: its tasks come and go, and rows with them")
@@ -103,7 +105,7 @@ class SparkLauncher(Launcher, CheckedLauncher):
 
     def check(self, platform: Mapping[str, Any]) -> Iterator[Finding]:
         """See :class:`CheckedLauncher`."""
-        return findings(SparkOptions.from_platform(platform))
+        return findings(SparkOptions.of(platform))
 
     def close(self) -> None:
         """See :class:`Launcher`."""

@@ -93,6 +93,8 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
         last: what it has run last.
     """
 
+    options = YarnOptions
+    else_ranks = ""
     capabilities = Capabilities(
         start="containers of an application, with the packed environment",
         logs="live, each line with its rank; `tfcollective logs`, from YARN's logs",
@@ -118,7 +120,7 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
 
     def check(self, platform: Mapping[str, Any]) -> Iterator[Finding]:
         """See :class:`CheckedLauncher`."""
-        return findings(YarnOptions.from_platform(platform), self.run)
+        return findings(YarnOptions.of(platform), self.run)
 
     def owns(self, job: str) -> bool:
         """See :class:`JobManager`."""
@@ -178,7 +180,7 @@ def look_for_master(
 
 def run_application(spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> Submission:
     """Submits a job and follows it to its end. Raises as :meth:`Launcher.run`."""
-    options = YarnOptions.from_platform(_checked(spec).platform)
+    options = YarnOptions.of(_checked(spec).platform)
     with ExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="tfcollective-yarn-")))
         spec, options = _with_script(spec, options)

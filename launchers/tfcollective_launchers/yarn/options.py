@@ -1,104 +1,167 @@
-"""What a job on YARN can be given besides what every job has: checked values."""
+"""The options of jobs on YARN, besides those of every job."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tfcollective.launcher import TIMING, ConfigError, check_timeout, memory_in_mib, platform_options
+from tfcollective.launcher import (
+    LINE,
+    TEXT,
+    TIMING,
+    VARIABLES,
+    ConfigError,
+    Kind,
+    Options,
+    count,
+    line,
+    memory_in_mib,
+    option,
+    shared,
+)
 
+own = partial(option, "YARN")
 _MOUNT = re.compile(r"/[^:,]*:/[^:,]*:(ro|rw)")
 _ACL_LISTS = ("view_users", "view_groups", "modify_users", "modify_groups", "ui_users")
 
 
+def _check_mount(text: str) -> None:
+    if not _MOUNT.fullmatch(text):
+        raise ConfigError(f"expected SOURCE:TARGET:ro or SOURCE:TARGET:rw, got {text!r}")
+
+
+def _unfit_files(value: Any) -> str | None:
+    for target, source in value.items():
+        if not isinstance(target, str) or not isinstance(source, str) or not target or not source or "/" in target:
+            return f"expected a name without directories and a path, got {target!r}: {source!r}"
+    return None
+
+
+def _read_pack(given: Any) -> Any:
+    """Texts are further indexes, or directories of wheels."""
+    if isinstance(given, Mapping) or not isinstance(given, Iterable):
+        return given
+    indexes = (given,) if isinstance(given, str) else given
+    return {"additional_indexes": [str(Path(one).absolute()) if Path(one).is_dir() else one for one in indexes]}
+
+
+def _unfit_archive(value: Any) -> str | None:
+    return None if isinstance(value, str | Mapping) else f"expected a path, or one for each label, got {value!r}"
+
+
+def _unfit_memory(value: Any) -> str | None:
+    try:
+        memory_in_mib(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def _acl_fields(given: Any) -> dict[str, Any]:
+    said = given if isinstance(given, Mapping) or given is None else given.to_dict()
+    return {"enable": True, **dict.fromkeys(_ACL_LISTS, ()), **(said or {})}
+
+
+def _unfit_acls(value: Any) -> str | None:
+    unknown = sorted(set(_acl_fields(value)) - {"enable", *_ACL_LISTS})
+    return f"unknown field {unknown[0]!r}: expected enable, {', '.join(_ACL_LISTS)}" if unknown else None
+
+
+_ARCHIVE, _MEMORY, _ACLS = (
+    Kind(lambda given: given, problem, "F") for problem in (_unfit_archive, _unfit_memory, _unfit_acls)
+)
+_PACK = Kind(
+    _read_pack, lambda value: None if isinstance(value, Mapping) else "expected a mapping", "DIR|URL", many=True
+)
+_FILES = Kind(VARIABLES.read, _unfit_files, "NAME=PATH", many=True)
+
+
 @dataclass(frozen=True)
-class YarnOptions:
-    """The platform's settings.
+class YarnOptions(Options):
+    """What an application on YARN is like.
 
     Attributes:
-        queue: the queue to submit to.
-        name: what the application is called.
-        python: an interpreter that is there on every node, with tfcollective and skein; None: see ``archive``.
-        archive: a packed environment, here or on a file system that YARN knows: ``.pex``, ``.pex.zip``, ``.zip`` or
-            ``.tar.gz``; a mapping gives nodes of different labels different ones. None and no ``python``: the running
-            environment is packed by cluster-pack.
-        pack: more arguments of ``cluster_pack.upload_env``, for example ``{"additional_indexes": ["/here/wheels"]}``.
-        files: more files for every container: what they are called there, and where they are. A directory is packed.
-        acls: who may do what, as skein's ACLs or a mapping of its fields; None: the owner alone.
-        file_systems: further file systems that the job needs tokens for; a job may name one, or a list.
-        pre_script_hook: lines of bash that run in every container before Python.
-        allocation_timeout: how long (s) to wait until YARN has given all containers.
-        detach: whether to return as soon as the job runs; it does not end with the submitter then.
-        master_memory: of the coordinator's container: MiB, or a text with a unit.
-        master_vcores: of the coordinator's container.
-        master_attempts: how often YARN starts the application's master at most; the cluster may allow less
-            (``yarn.resourcemanager.am.max-attempts``, 2). None: twice for an elastic job, once for others.
-        docker_image: the image in which the nodes' Docker runtime runs all containers of the job; it has to have what
-            ``python`` names, or runs what is packed. None: no Docker.
-        docker_mounts: what those containers see of their node: ``SOURCE:TARGET:ro`` or ``:rw``; a job may name one, or
-            a list.
-        docker_network: the network of those containers; None: the nodes' default.
         skein_client: a client of skein's to use; None: one of our own.
     """
 
-    queue: str = "default"
-    name: str = "tfcollective"
-    python: str | None = None
-    archive: str | Mapping[str, str] | None = None
-    pack: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    acls: Any = None
-    file_systems: tuple[str, ...] = ()
-    pre_script_hook: str = ""
-    allocation_timeout: float = TIMING.allocation
-    detach: bool = False
-    master_memory: int | str = "1 GiB"
-    master_vcores: int = 1
-    master_attempts: int | None = None
-    docker_image: str | None = None
-    docker_mounts: tuple[str, ...] = ()
-    docker_network: str | None = None
+    queue: str = shared.queue(LINE, value="default", default="default")
+    name: str = shared.job_name(LINE)
+    python: str | None = shared.remote_python(more="It is there on every node, with tfcollective and skein.")
+    archive: str | Mapping[str, str] | None = own(
+        _ARCHIVE,
+        "Packed environment to send.",
+        "--archive",
+        default="packs this one",
+        more="A [file](../howto/yarn.md#the-environment) `.pex`, `.pex.zip`, `.zip` or `.tar.gz`, here or on a file "
+        "system that YARN knows. In Python a mapping gives nodes of different labels different ones.",
+    )
+    pack: Mapping[str, Any] = own(
+        _PACK,
+        "Index, or directory of wheels, for packing the environment; may be repeated.",
+        "--package-index",
+        {},
+        more="In Python also a mapping: more arguments of `cluster_pack.upload_env`.",
+    )
+    files: Mapping[str, str] = own(
+        _FILES,
+        "Send a file or directory along; may be repeated.",
+        "--ship",
+        {},
+        more="Each container has it under the name NAME. The script of `python script.py` is always sent, unless "
+        "`--cwd` is given. Modules that it imports, the module of `-m` and other programs are not.",
+    )
+    acls: Any = own(  # noqa: RUF009  it makes a field
+        _ACLS, "Who may do what, as skein's ACLs or a mapping of its fields.", default="the owner alone"
+    )
+    file_systems: tuple[str, ...] = own(
+        line(many=True), "Further file systems that the job needs tokens for, one or a list.", value=()
+    )
+    pre_script_hook: str = own(
+        TEXT, "Commands that run in every container before Python.", "--pre-script", "", metavar="BASH"
+    )
+    allocation_timeout: float = shared.allocation_timeout(value=TIMING.allocation)
+    detach: bool = shared.detach(more="It cannot be combined with `--max-restarts`.")
+    master_memory: int | str = own(
+        _MEMORY, "Memory of the coordinator's container, in MiB or as a text with a unit.", value="1 GiB"
+    )
+    master_vcores: int = own(count(1), "Cores of the coordinator's container.", value=1)
+    master_attempts: int | None = own(
+        count(1),
+        "How often YARN starts the application's master at most.",
+        default="2 for an elastic job, 1 for others",
+        more="The cluster may allow less, with `yarn.resourcemanager.am.max-attempts`.",
+    )
+    docker_image: str | None = own(
+        LINE,
+        "Image in which the nodes' Docker runs the containers.",
+        "--docker-image",
+        metavar="IMAGE",
+        default="no Docker",
+        more="It has what `python` names, or runs what is packed: see [In Docker](../howto/yarn.md#in-docker).",
+    )
+    docker_mounts: tuple[str, ...] = own(
+        line(_check_mount, "SOURCE:TARGET:ro|rw", many=True),
+        "Directory of the nodes that these containers see; may be repeated.",
+        "--docker-mount",
+        (),
+    )
+    docker_network: str | None = own(
+        LINE, "Network of these containers.", "--docker-network", metavar="NAME", default="the nodes' default"
+    )
     skein_client: Any = None
 
-    @classmethod
-    def from_platform(cls, platform: Mapping[str, Any]) -> YarnOptions:
-        """Reads what a job says; ConfigError names what cannot be used."""
-        lists = {name: _texts(name, platform.get(name) or ()) for name in ("file_systems", "docker_mounts")}
-        return platform_options(cls, {**platform, **lists}, "yarn")
-
     def __post_init__(self) -> None:
-        for name in ("queue", "name"):
-            if not isinstance(getattr(self, name), str) or not getattr(self, name):
-                raise ConfigError(f"yarn: {name}: expected a string, got {getattr(self, name)!r}")
+        super().__post_init__()
         if self.python is not None and self.archive is not None:
             raise ConfigError("yarn: give python, a path on the nodes, or archive, a packed environment, not both")
         if self.pack and (self.python is not None or self.archive is not None):
             raise ConfigError("yarn: pack: nothing is packed where python or archive is given")
-        check_timeout("yarn: allocation_timeout", self.allocation_timeout)
-        for target, source in self.files.items():
-            if not isinstance(target, str) or not isinstance(source, str) or not target or "/" in target:
-                raise ConfigError(
-                    f"yarn: files: expected a name without directories and a path, got {target!r}: {source!r}"
-                )
-        attempts = self.master_attempts
-        if attempts is not None and (isinstance(attempts, bool) or not isinstance(attempts, int) or attempts < 1):
-            raise ConfigError(f"yarn: master_attempts: expected 1 or more, got {attempts!r}")
-        memory_in_mib(self.master_memory)
-        self.acl_fields()
-        self._check_docker()
-
-    def _check_docker(self) -> None:
-        for name in ("docker_image", "docker_network"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, str) and value):
-                raise ConfigError(f"yarn: {name}: expected a string, got {value!r}")
         if self.docker_image is None and (self.docker_mounts or self.docker_network):
             raise ConfigError("yarn: docker_mounts and docker_network need docker_image, the image to run in")
-        for mount in self.docker_mounts:
-            if not isinstance(mount, str) or not _MOUNT.fullmatch(mount):
-                raise ConfigError(f"yarn: docker_mounts: expected SOURCE:TARGET:ro or SOURCE:TARGET:rw, got {mount!r}")
 
     def attempts(self, *, elastic: bool) -> int:
         """How often YARN may start the master of a job."""
@@ -127,21 +190,5 @@ class YarnOptions:
 
     def acl_fields(self) -> dict[str, Any]:
         """The access rights as skein writes them: enabled, and the owner alone unless it is said otherwise."""
-        given = self.acls if isinstance(self.acls, Mapping) or self.acls is None else self.acls.to_dict()
-        fields_ = {"enable": True, **dict.fromkeys(_ACL_LISTS, ()), **(given or {})}
-        unknown = sorted(set(fields_) - {"enable", *_ACL_LISTS})
-        if unknown:
-            raise ConfigError(f"yarn: acls: unknown field {unknown[0]!r}: expected enable, {', '.join(_ACL_LISTS)}")
-        return {name: bool(value) if name == "enable" else list(value) for name, value in fields_.items()}
-
-
-def _texts(name: str, given: Any) -> tuple[str, ...]:
-    """One text, or several."""
-    several = (given,) if isinstance(given, str) else given
-    if isinstance(several, Mapping) or not isinstance(several, Iterable):
-        raise ConfigError(f"yarn: {name}: expected a string or a list of strings, got {given!r}")
-    found = tuple(several)
-    wrong = [one for one in found if not isinstance(one, str) or not one]
-    if wrong:
-        raise ConfigError(f"yarn: {name}: expected strings, got {wrong[0]!r}")
-    return found
+        given = _acl_fields(self.acls)
+        return {name: bool(value) if name == "enable" else list(value) for name, value in given.items()}

@@ -36,7 +36,7 @@ def test_another_distributions_command_is_listed_and_found(installed):
     installed["hello"] = "click:echo"
     group = CommandGroup("tool")
     with click.Context(group) as context:
-        assert group.list_commands(context) == ["bench", "hello"]
+        assert {"bench", "hello"} < set(group.list_commands(context))
         assert group.get_command(context, "other") is None
 
 

@@ -8,10 +8,10 @@ import pytest
 
 import tfcollective
 from tfcollective._base import errors
-from tfcollective._base.options import reference_table
+from tfcollective._base.options import options_of, reference_table
 from tfcollective._base.settings import VARIABLES, markdown_table
 from tfcollective._cli.app import app
-from tfcollective._launch.launcher import table_of_platforms
+from tfcollective._launch.launcher import options_by_launcher, table_of_platforms
 from tfcollective._launch.plan.spec import OPTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,6 +28,12 @@ def test_the_environment_page_is_the_table_of_settings():
 
 def test_the_options_page_matches_the_declarations():
     assert reference_table(OPTIONS) in (REFERENCE / "job_options.md").read_text()
+
+
+@pytest.mark.parametrize("launcher", sorted(name for name, kind in options_by_launcher().items() if options_of(kind)))
+def test_the_command_line_page_matches_the_platforms(launcher):
+    table = reference_table(options_of(options_by_launcher()[launcher]))
+    assert table in (REFERENCE / "command_line.md").read_text()
 
 
 def test_the_platforms_page_matches_the_launchers():

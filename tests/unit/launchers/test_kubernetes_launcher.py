@@ -29,7 +29,7 @@ def job(np=4, **fields):
 
 
 def wanted(spec=None, **platform):
-    return described(spec or job(), KubernetesOptions.from_platform({**PLATFORM, **platform}))
+    return described(spec or job(), KubernetesOptions.of({**PLATFORM, **platform}))
 
 
 def all_objects(one):
@@ -95,7 +95,7 @@ def test_a_function_that_is_too_large_is_refused():
         ({"emit_tf_config": True}, UnsupportedError, "TF_CONFIG"),
         ({"blacklist": ("a",)}, UnsupportedError, "blacklist"),
         ({"max_restarts": 1, "platform": {**PLATFORM, "detach": True}}, ConfigError, "detach"),
-        ({"platform": {**PLATFORM, "colour": 1}}, ConfigError, "has no option 'colour'"),
+        ({"platform": {**PLATFORM, "colour": 1}}, ConfigError, "unknown option of the platform: 'colour'"),
         ({"platform": {}}, ConfigError, "--image"),
         ({"platform": {**PLATFORM, "name": "a" * 55}}, ConfigError, "choose a name of at most 54"),
     ],

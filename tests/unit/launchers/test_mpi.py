@@ -11,7 +11,6 @@ from tfcollective._control.identity.mpi import open_mpi_place
 from tfcollective._launch.api import run
 from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
 from tfcollective._launch.plan.hosts import parse_hosts
-from tfcollective._launch.plan.platform_options import platform_options
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.local import LocalLauncher
 from tfcollective._launch.report.restarts import run_job
@@ -58,11 +57,11 @@ def test_the_key_is_named_and_not_shown():
 
 
 def test_more_arguments_stand_after_ours():
-    options = MpiOptions(args="--mca btl 'self,tcp'")
+    options = MpiOptions.of({"args": "--mca btl 'self,tcp'"})
     words = mpirun_command((), 1, options, AGENT, {}, GRACE_S)
     assert words[-5:] == ("--mca", "btl", "self,tcp", *AGENT)
-    with pytest.raises(ConfigError, match="has no option 'queue'; known: args, identity_file, options, port, python"):
-        platform_options(MpiOptions, {"queue": "x"}, "mpi")
+    with pytest.raises(ConfigError, match="'queue'; known: args, identity_file, options, port, python"):
+        MpiOptions.of({"queue": "x"})
 
 
 def test_another_mpirun_is_refused_with_advice():

@@ -138,11 +138,11 @@ def test_a_growing_job_begins_on_all_slots():
 @pytest.mark.parametrize("arguments", COMMAND_LINES)
 def test_the_script_holds_the_job(outside, arguments):
     _, spec = parsed(*arguments, "python", "train.py", "--rate", "0.1")
-    script = batch_script(spec, SlurmOptions.from_platform(spec.platform))
+    script = batch_script(spec, SlurmOptions.of(spec.platform))
     assert f" -m tfcollective job --launcher slurm <<'JOB'\n{job_text(spec)}\nJOB\n" in script
     read = read_job(job_text(spec))
     assert replace(read, platform={}) == replace(spec, platform={})
-    assert SlurmOptions.from_platform(read.platform) == SlurmOptions.from_platform(spec.platform)
+    assert SlurmOptions.of(read.platform) == SlurmOptions.of(spec.platform)
 
 
 def test_a_batch_script(outside):
@@ -167,17 +167,17 @@ def test_a_batch_script(outside):
 @pytest.mark.parametrize(
     ("platform", "said"),
     [
-        ({"partitions": "a"}, "has no option 'partitions'"),
-        ({"nodes": 0}, "nodes: expected 1 or more, got 0"),
-        ({"partition": "a\n#SBATCH --wrap=x"}, "partition: expected a text of one line"),
-        ({"sbatch_args": "--x"}, "sbatch_args: expected a list of words"),
-        ({"sbatch_args": ["--x\n"]}, "sbatch_args: expected texts of one line"),
-        ({"allocation_timeout": 0}, "allocation_timeout: expected a number of seconds above 0"),
+        ({"partitions": "a"}, "unknown option of the platform: 'partitions'; did you mean 'partition'"),
+        ({"nodes": 0}, r"nodes \(--nodes\): expected 1 or more, got 0"),
+        ({"partition": "a\n#SBATCH --wrap=x"}, r"partition \(--queue\): expected a text of one line"),
+        ({"sbatch_args": "'"}, "sbatch_args .*: No closing quotation"),
+        ({"sbatch_args": ["--x\n"]}, "sbatch_args .*: expected a text of one line"),
+        ({"allocation_timeout": 0}, "allocation_timeout .*: expected a number of seconds, above 0"),
     ],
 )
 def test_options_that_cannot_be_used(platform, said):
     with pytest.raises(ConfigError, match=said):
-        SlurmOptions.from_platform(platform)
+        SlurmOptions.of(platform)
 
 
 def test_jobs_that_are_refused_before_anything_is_submitted(outside):

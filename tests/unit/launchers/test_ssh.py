@@ -19,7 +19,6 @@ from tfcollective_launchers.ssh import (
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.version import __version__
 from tfcollective._launch.plan.hosts import parse_hosts
-from tfcollective._launch.plan.platform_options import platform_options
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.system.ssh import SshOptions
 
@@ -67,7 +66,7 @@ def test_new_keys_are_taken_where_ssh_asks(tmp_path):
 @pytest.mark.parametrize("platform", [{"port": 0}, {"port": 70000}, {"prot": 22}])
 def test_settings_that_mean_nothing(platform):
     with pytest.raises(ConfigError):
-        platform_options(SshOptions, platform, "ssh")
+        SshOptions.of(platform)
 
 
 def said(**facts):

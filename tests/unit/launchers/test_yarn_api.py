@@ -26,7 +26,7 @@ installed = pytest.mark.skipif(
         ({"nb_retries": 1.5}, ConfigError, "max_restarts .*: expected 0 or more"),
         ({"nonsense": 1}, ConfigError, "unknown option 'nonsense'"),
         ({"task_specs": {"ps": TaskSpec(1, 1)}}, ConfigError, "no parameter servers here"),
-        ({"queue": ""}, ConfigError, "queue: expected a string"),
+        ({"queue": ""}, ConfigError, "queue .*: expected a text of one line"),
         ({"python": "python3"}, ConfigError, "an absolute path on the nodes"),
         ({"files": {"a": "/nowhere/b"}}, ConfigError, "/nowhere/b does not exist"),
     ],
@@ -67,7 +67,7 @@ def test_ids_of_applications_belong_to_yarn():
     [
         (["--partition", "a"], "--queue or --partition needs --launcher kubernetes, slurm or yarn"),
         (["--launcher", "ssh", "--detach"], "--detach needs --launcher kubernetes, slurm or yarn"),
-        (["--launcher", "yarn", "--ship", "a"], "--ship: expected NAME=PATH"),
+        (["--launcher", "yarn", "--ship", "a"], "files (--ship): expected NAME=VALUE, got 'a'"),
         (["--launcher", "local", "-H", "nowhere.invalid:1"], "--launcher local runs on this machine only"),
         (["--launcher", "agents"], "needs --wait-for-agents"),
         (["--launcher", "mpi"], "--launcher mpi needs --engine mpi, which starts"),

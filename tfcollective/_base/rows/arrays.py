@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from tfcollective._base.errors import ConfigError
+
+if TYPE_CHECKING:  # launchers import this module, and most jobs read no rows
+    import numpy as np
 
 
 def import_pyarrow() -> Any:
@@ -41,6 +42,8 @@ def dtypes_of(schema: Any) -> dict[str, tuple[Any, int]]:
 
 
 def _dtype_of(name: str, kind: Any) -> tuple[Any, int]:
+    import numpy as np
+
     types = import_pyarrow().types
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         dtype, axes = _dtype_of(name, kind.value_type)
@@ -69,6 +72,8 @@ def arrays_of(table: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _array_of(name: str, column: Any) -> np.ndarray[Any, Any]:
+    import numpy as np
+
     if column.null_count:
         raise ConfigError(f"column {name!r} has nulls: fill or drop them first")
     dtype, axes = _dtype_of(name, column.type)
@@ -81,6 +86,8 @@ def _array_of(name: str, column: Any) -> np.ndarray[Any, Any]:
 
 
 def _array_of_lists(name: str, column: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    import numpy as np
+
     rows = column.combine_chunks()
     rows = rows.combine_chunks() if hasattr(rows, "chunks") else rows
     if not len(rows):

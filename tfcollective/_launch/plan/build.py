@@ -34,7 +34,7 @@ def build_job(
     *,
     granted: Sequence[Host] = (),
     size: int | None = None,
-    instead: str = ", or hosts with slots: -H host1:4",
+    instead: str = "",
     call: FunctionCall | None = None,
 ) -> JobSpec:
     """The job with these options; raises ConfigError for what does not go together.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tfcollective._base.options import (
     VARIABLES,
     Kind,
     Option,
+    check_options,
     choice,
     compatibility,
     count,
@@ -387,10 +388,7 @@ class JobSpec(ProcessOptions):
         return self.start_timeout + self.task_specs[task.type].tensorboard_linger_s + TIMING.tensorboard_task
 
     def __post_init__(self) -> None:
-        for name, one in OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None or name not in _MAY_BE_NONE:
-                one.check(name, value)
+        check_options(self)
         if self.tasks and (self.tasks != trainers(self.tasks) or len(self.tasks) != self.num_proc):
             raise ConfigError(f"the tasks of a world of {self.num_proc} stand in rank order")
         if not self.command:
@@ -462,7 +460,6 @@ class JobSpec(ProcessOptions):
 
 #: The options of a job, by field.
 OPTIONS: Mapping[str, Option] = options_of(JobSpec)
-_MAY_BE_NONE = frozenset(one.name for one in fields(JobSpec) if one.default is None)
 
 
 def _title(name: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.log import say
 from tfcollective._base.machine.network import own_address
+from tfcollective._base.options import PATH, Options, count, hosting
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.settings import Settings, environ_snapshot, variable
 from tfcollective._control.identity.keys import read_key, read_key_file
@@ -22,7 +23,6 @@ from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
 from tfcollective._launch.nodes.provider import Arrival, NodeProvider
 from tfcollective._launch.plan.hosts import Host, Share, share_out
 from tfcollective._launch.plan.planner import Plan, plan_hosts
-from tfcollective._launch.plan.platform_options import platform_options
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.run import Assignment, Enrolment, run_job_on
 from tfcollective._launch.running.job import Job
@@ -32,22 +32,20 @@ _MISSING = "(no agent)"  # where ranks would be that too few agents have come fo
 
 
 @dataclass(frozen=True)
-class _Options:
-    """The platform's settings: how many agents to wait for, where the coordinator listens, where the key stands or is
-    put."""
+class AgentsOptions(Options):
+    """The options of a job whose agents are started by others."""
 
-    agents: int
-    port: int = 0
-    key_file: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.agents < 1:
-            raise ConfigError(f"agents: expected 1 or more, got {self.agents}")
+    agents: int = hosting(count(1), "Wait for N agents that you start yourself.", "--wait-for-agents", ...)
+    port: int = hosting(
+        count(0, 65535, "the highest port"), "Port at which agents join.", "--port", 0, metavar="P", default="any"
+    )
+    key_file: str | None = hosting(PATH, "File in which agents find the job key.", "--key-file")
 
 
 class JoinedLauncher(Launcher):
     """Waits for agents that ``mpirun``, ``srun``, a person or anything else starts."""
 
+    options = AgentsOptions
     capabilities = Capabilities(
         start="whatever you use starts `tfcollective agent --join` on each node",
         logs="live, each line with its rank; `--log-dir` on the nodes",
@@ -61,7 +59,7 @@ class JoinedLauncher(Launcher):
 
     def plan(self, spec: JobSpec) -> Plan:
         """Plans the job. The hosts are not known before their agents enrol."""
-        options = platform_options(_Options, spec.platform, "agents")
+        options = AgentsOptions.of(spec.platform)
         if spec.discovery or spec.blacklist:
             raise UnsupportedError("discovery, blacklist: the hosts of this job are those whose agents join it")
         lasting = options.port and (options.key_file or _key_of_environment() is not None)
@@ -77,7 +75,7 @@ class JoinedLauncher(Launcher):
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""
-        options = platform_options(_Options, spec.platform, "agents")
+        options = AgentsOptions.of(spec.platform)
         key, place = given_key(options.key_file)
         share = -(-spec.num_proc // options.agents)
         elastic = partial(elastic_assignment, spec=spec, share=share)

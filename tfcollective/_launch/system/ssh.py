@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tfcollective._base.errors import ConfigError
+from tfcollective._base import platform_options as shared
+from tfcollective._base.options import LINE, WORDS, Options, count, hosting
 from tfcollective._base.processes import answer_of
 
 #: Never prompt, and never wait without a limit.
@@ -17,28 +18,30 @@ ACCEPT_NEW = ("-o", "StrictHostKeyChecking=accept-new")
 
 _AT_ONCE = 32
 _TIMEOUT_S = 10.0
-_MAX_PORT = 65535
 
 
 @dataclass(frozen=True)
-class SshOptions:
-    """The options for reaching a job's hosts.
+class SshOptions(Options):
+    """The options for reaching a job's hosts."""
 
-    Attributes:
-        port: sshd's port; None: ssh's own choice.
-        identity_file: the private key; None: ssh's own choice.
-        options: more arguments of ssh, before ours: the first value that ssh reads for an option counts.
-        python: the interpreter on the other hosts.
-    """
-
-    port: int | None = None
-    identity_file: str | None = None
-    options: tuple[str, ...] = ()
-    python: str = sys.executable
-
-    def __post_init__(self) -> None:
-        if self.port is not None and not 0 < self.port <= _MAX_PORT:
-            raise ConfigError(f"an ssh port is between 1 and {_MAX_PORT}, not {self.port}")
+    port: int | None = hosting(
+        count(1, 65535, "the highest port"),
+        "Port of sshd on the hosts.",
+        "-p --ssh-port",
+        metavar="PORT",
+        default="ssh's own choice",
+    )
+    identity_file: str | None = hosting(
+        LINE, "Private key for ssh.", "-i --ssh-identity-file", metavar="F", default="ssh's own choice"
+    )
+    options: tuple[str, ...] = hosting(
+        WORDS,
+        "Further arguments for ssh, quoted as one.",
+        "--ssh-options",
+        (),
+        more='They stand before ours, and so count: `"-F cluster.conf -o ProxyJump=gate"`.',
+    )
+    python: str = shared.remote_python(value=sys.executable)
 
     @property
     def arguments(self) -> tuple[str, ...]:

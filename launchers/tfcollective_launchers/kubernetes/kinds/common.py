@@ -103,7 +103,7 @@ class Wanted:
 def labels_of(wanted: Wanted, component: str = "") -> dict[str, str]:
     """Labels of an object, or of the pods of one part of the job."""
     part = {_COMPONENT: component} if component else {}
-    return {**selector_of(wanted), **part, _BY: "tfcollective", **wanted.options.labelled}
+    return {**selector_of(wanted), **part, _BY: "tfcollective", **wanted.options.labels}
 
 
 def selector_of(wanted: Wanted) -> dict[str, str]:
@@ -260,7 +260,7 @@ def pod_template(
         "volumes": volumes,
     }
     body = {name: value for name, value in body.items() if value is not None and value != []}
-    notes = {"annotations": options.annotated} if options.annotated else {}
+    notes = {"annotations": options.annotations} if options.annotations else {}
     return {"metadata": {"labels": labels_of(wanted, component), **notes}, "spec": body}
 
 
@@ -272,7 +272,7 @@ def container_of(template: Object) -> Object:
 
 def pod_security(wanted: Wanted) -> Object:
     """Returns the user of the processes: with ``fsGroup``, they may read the job key. Root needs none."""
-    user, group = wanted.options.user
+    user, group = wanted.options.run_as.user, wanted.options.run_as.group
     profile = {"seccompProfile": {"type": "RuntimeDefault"}}
     if user == 0:
         return {"runAsUser": 0, **profile}
@@ -291,13 +291,13 @@ def pod_resources(options: KubernetesOptions) -> Object:
 
 
 def _scheduling(options: KubernetesOptions, *, gpus: bool) -> Object:
-    tolerations = [_toleration_of(one) for one in options.tolerated]
+    tolerations = [_toleration_of(one) for one in options.tolerations]
     pulls = [{"name": one} for one in options.image_pull_secrets]
     account = {"serviceAccountName": options.service_account} if options.service_account else {}
     return {
         **(account or {"automountServiceAccountToken": False}),
         **({"priorityClassName": options.priority_class} if options.priority_class else {}),
-        **({"nodeSelector": options.selected} if options.selected and gpus else {}),
+        **({"nodeSelector": options.node_selector} if options.node_selector and gpus else {}),
         **({"tolerations": tolerations} if tolerations and gpus else {}),
         **({"imagePullSecrets": pulls} if pulls else {}),
     }
@@ -310,7 +310,7 @@ def _toleration_of(one: Toleration) -> Object:
 
 def _env_from(options: KubernetesOptions) -> list[Object]:
     references = {"secret": "secretRef", "configmap": "configMapRef"}
-    return [{references[kind]: {"name": name}} for kind, name in options.variables_from]
+    return [{references[one.kind]: {"name": one.name}} for one in options.env_from]
 
 
 def _volumes(wanted: Wanted, *, keyed: bool, shared_memory: bool) -> tuple[list[Object], list[Object]]:
@@ -322,7 +322,7 @@ def _volumes(wanted: Wanted, *, keyed: bool, shared_memory: bool) -> tuple[list[
     if shared_memory:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wanted.options.shm}})
         mounts.append({"name": "shm", "mountPath": SHARED_MEMORY})
-    for number, volume in enumerate(wanted.options.mounted):
+    for number, volume in enumerate(wanted.options.volumes):
         name = f"volume-{number}"
         volumes.append({"name": name, **_source_of(volume)})
         read_only = {"readOnly": True} if volume.read_only else {}

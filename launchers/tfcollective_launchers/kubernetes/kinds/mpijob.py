@@ -35,7 +35,7 @@ def mpijob_objects(wanted: Wanted) -> list[Object]:
     if wanted.options.key_secret is not None:
         raise ConfigError("--key-secret: an MPIJob has none: the key goes to the workers by ssh")
     check_host_names(wanted.name, f"-worker-{wanted.pods - 1}")
-    root = wanted.options.user[0] == 0
+    root = wanted.options.run_as.user == 0
     spec = {
         "slotsPerWorker": wanted.options.procs_per_pod,
         **({} if root else {"sshAuthMountPath": f"{_HOME}/.ssh"}),
