@@ -1,4 +1,4 @@
-"""Where the processes of a job meet: membership and a key-value store behind TLS and the job key.
+"""The coordinator, where the processes of a job meet: membership and a key-value store behind TLS and the job key.
 
 From what is asked to the connection:
 

@@ -1,4 +1,4 @@
-"""What clients ask of a coordinator and what it answers: values, one class for each request.
+"""The requests of clients to a coordinator, and its answers: values, one class for each request.
 
 The annotations are the format: :mod:`tfcollective._base.codec` refuses a body that is anything else.
 """
@@ -36,7 +36,7 @@ class Refused:
 
 
 class Request(Generic[R]):
-    """What a client asks or says; ``R`` is the class of the answer. One class of its own for each request.
+    """A request of a client; ``R`` is the class of the answer. Each request has its own class.
 
     A subclass is a frozen dataclass. Its name is the path, its fields are the body. The coordinator keeps one with a
     ``timeout`` for so many seconds until it has an answer.
@@ -55,7 +55,7 @@ class Request(Generic[R]):
 
 @dataclass(frozen=True)
 class JoinRequest:
-    """A task that wants to be in the world. ``address`` is opaque; ``size`` is the world that it believes in;
+    """A task that wants to be in the world. ``address`` is opaque; ``size`` is that of the world that it expects;
     ``ancestors`` are the processes of its host by which it has been started."""
 
     task: TaskKey
@@ -102,7 +102,7 @@ def pack_world(world: World) -> bytes:
 
 
 def unpack_world(data: bytes) -> World:
-    """What :func:`pack_world` was given; ConfigError when ``data`` is something else."""
+    """Reverses :func:`pack_world`; raises ConfigError if ``data`` is anything else."""
     try:
         text = zlib.decompress(data)
     except zlib.error as error:
@@ -134,7 +134,7 @@ class Leave(Request[Nothing]):
 
 @dataclass(frozen=True)
 class NodeLeaves(Request[Nothing]):
-    """The node of these tasks of an elastic job is to be taken away, ``why`` says: they are to leave in order.
+    """The node of these tasks of an elastic job is preempted, ``why`` says how: they have to leave gracefully.
     ``change``: the number of the launcher's decision, if it is one that concerns others, too; else 0."""
 
     tasks: tuple[TaskKey, ...]
@@ -160,7 +160,7 @@ class Failing(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Lost:
-    """Its rank and what happened; no rank when none has."""
+    """The rank that was lost and what happened to it; no rank if none was lost."""
 
     rank: int | None = None
     message: str = ""
@@ -168,7 +168,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class FindLost(Request[Lost]):
-    """Which member of the world of this generation has ended? Answered within ``timeout`` seconds."""
+    """Asks which member of the world of this generation has ended. Answered within ``timeout`` seconds."""
 
     generation: int
     timeout: NotNegative
@@ -183,7 +183,7 @@ class Members:
 
 @dataclass(frozen=True)
 class CountMembers(Request[Members]):
-    """How many ranks has the world?"""
+    """Asks for the number of ranks in the world."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Exited(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Status(Request[Mapping[str, object]]):
-    """How does the job stand? The answer is a JSON object, for people and programs."""
+    """Asks for the status of the job. The answer is a JSON object, for people and programs."""
 
 
 @dataclass(frozen=True)
@@ -220,12 +220,12 @@ class Time:
 
 @dataclass(frozen=True)
 class ReadClock(Request[Time]):
-    """What time is it?"""
+    """Asks for the time."""
 
 
 @dataclass(frozen=True)
 class Alive(Request[Nothing]):
-    """A heartbeat of a process that is not a task, a node or a submitter; with those that tasks have given a node's
+    """A heartbeat of a process that is not a task, a node or a submitter; with those that tasks have left with a node's
     agent since its last one."""
 
     name: str
@@ -268,13 +268,13 @@ class NodeList:
 
     @property
     def then(self) -> int:
-        """From which number on to ask for those that are not in this list."""
+        """The number from which to ask for the nodes that are not in this list."""
         return self.nodes[-1].number + 1 if self.nodes else self.count
 
 
 @dataclass(frozen=True)
 class ListNodes(Request[NodeList]):
-    """Which nodes have enrolled, from this number on? Answered when there are any, or after ``timeout`` seconds."""
+    """Asks which nodes have enrolled, from number ``since`` on; answered after ``timeout`` seconds at the latest."""
 
     since: int
     timeout: NotNegative
@@ -282,15 +282,15 @@ class ListNodes(Request[NodeList]):
 
 @dataclass(frozen=True)
 class Gone:
-    """Their numbers."""
+    """The numbers of the nodes that have gone."""
 
     nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class FindGone(Request[Gone]):
-    """Which of these nodes have gone: their agents have said how they have ended, or have sent no heartbeat
-    (:class:`Alive`) for ``limit`` seconds. Of one that never has, the time counts from the first such question on."""
+    """Asks which of these nodes have gone: their agents have reported their end, or sent no heartbeat (:class:`Alive`)
+    for ``limit`` seconds. For an agent that has sent none at all, the time counts from the first such question."""
 
     nodes: tuple[int, ...]
     limit: NotNegative
@@ -324,7 +324,7 @@ class Put(Request[Stored]):
 
 @dataclass(frozen=True)
 class Presence:
-    """What a wait depends on: the process of this name sends heartbeats (:class:`Alive`) within ``limit`` seconds,
+    """The condition of a wait: the process ``name`` sends heartbeats (:class:`Alive`) at least every ``limit`` seconds,
     the first of them within ``first`` seconds of the first wait for it."""
 
     name: str
@@ -372,7 +372,7 @@ class OutputPiece:
 
 @dataclass(frozen=True)
 class OutputPage:
-    """What has come since a position: the pieces, where to go on, and how many pieces were lost before them."""
+    """The output since a position: its pieces, the next position, and how many pieces were lost before them."""
 
     pieces: tuple[OutputPiece, ...]
     position: int

@@ -189,7 +189,7 @@ def _take_lock(directory: Path) -> int:
 
 
 def _judge(directory: Path) -> _Owner:
-    """What has become of the owner of a directory, which is removed if that is gone."""
+    """Finds out whether the owner of a directory still runs; removes the directory if it has ended."""
     try:
         with (directory / _OWNER).open("r+b") as file:  # NFS locks no file that cannot be written
             # The boot's id is the kernel's: all its PID namespaces share it, no other host has it.

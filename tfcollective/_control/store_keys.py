@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from tfcollective._base.tasks import TaskKey
 
-TRAINING_ENDED = "training/ended"  # this key is there once rank 0's process has ended
+TRAINING_ENDED = "training/ended"  # set once rank 0's process has ended
 MODULES = "modules"  # the blob with the names of the modules that a warm spare is to import, with commas
-PENDING = "world/pending"  # the key of the generation for which the members are to come together
+PENDING = "world/pending"  # the generation for which the members have to meet
 _NODE = "node/"
 
 
@@ -19,12 +19,12 @@ def node_name(number: int) -> str:
 
 
 def end_key(number: int) -> str:
-    """Where that agent says how it has ended."""
+    """The key under which that agent reports how it has ended."""
     return f"{_NODE}{number}/end"
 
 
 def orders_key(number: int) -> str:
-    """Where a node that the launcher holds no pipe to finds its orders."""
+    """The key under which a node that the launcher has no pipe to finds its orders."""
     return f"{_NODE}{number}/orders"
 
 

@@ -207,7 +207,7 @@ def reopen(lost: int | None = None) -> None:
     session.reopen(lost)  # may take minutes, in which another thread may call shutdown()
     with _lock:
         if _session is not session:
-            raise StateError("this process has left the job while it waited for the next world")
+            raise StateError("this process left the job while it waited for the next world")
         for callback in _new_world_callbacks:
             callback()
 

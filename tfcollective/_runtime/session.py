@@ -321,7 +321,7 @@ class Session:
         if ended:
             for communicator in new:
                 communicator.close(TIMING.leave_broken)
-            raise StateError("this process has left the job while it waited for the next world")
+            raise StateError("this process left the job while it waited for the next world")
         global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
 
     @contextmanager

@@ -43,7 +43,7 @@ def test_a_leaver_has_not_ended_the_training():
     state.leave(task(0), 1.0, for_good=True)
     assert state.pending == 2
     assert set(state.leavers) == {task(0)}
-    with pytest.raises(Refusal, match="worker:0 takes part no longer: it was asked to leave"):
+    with pytest.raises(Refusal, match="worker:0 was removed from the job: it was asked to leave"):
         state.join(request(0, world=2), 1.2)
     state.exited(ended(0), 1.5)  # rank 0, with code 0
     assert not state.training_ended
@@ -363,7 +363,7 @@ def test_a_program_error_counts_despite_a_kill(note):
 def test_a_lost_task_does_not_come_back():
     state = begun()
     state.exited(replace(ended(1, code=None), reason=ExitReason.LOST), 1.0)
-    with pytest.raises(Refusal, match="worker:1 takes part no longer: its process has ended"):
+    with pytest.raises(Refusal, match="worker:1 was removed from the job: its process has ended"):
         state.join(request(1, world=2), 2.0, lost=0)
     for index in (0, 2):
         state.join(request(index, world=2), 3.0)

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Retry:
-    """How to ask again.
+    """The rules by which a request is retried.
 
     Attributes:
         seconds: for how long.
@@ -58,7 +58,7 @@ FOREVER = Retry(seconds=math.inf, hopeless=())
 
 
 def persist(ask: Callable[[], _T], retry: Retry, ended: Callable[[], bool] = lambda: False) -> _T:
-    """What ``ask`` returns; raises its last CoordinatorError once the retry is over or it has ``ended``."""
+    """Returns the result of ``ask``; raises its last CoordinatorError once the retry is over or ``ended`` is true."""
     give_up, tries, pause = time.monotonic() + retry.seconds, 0, retry.first_pause
     while True:
         try:
@@ -91,11 +91,11 @@ class Channel:
 
     @property
     def ended(self) -> bool:
-        """Whether its calls are not repeated any longer."""
+        """True once its calls are no longer retried."""
         return self._client.closed or self._cancelled()
 
     def call(self, ask: Callable[[CoordinatorClient], _T], retry: Retry | None = None) -> _T:
-        """What ``ask`` returns; raises its last CoordinatorError once the retry is over or the channel has ended."""
+        """Returns the result of ``ask``; raises its last CoordinatorError once the retry is over or this has ended."""
         return persist(lambda: ask(self._client), retry or self._retry, lambda: self.ended)
 
     def ask(self, request: Request[R], retry: Retry | None = None) -> R:
@@ -103,7 +103,7 @@ class Channel:
         return self.call(lambda client: client.call(request), retry)
 
     def follow(self, key: str, retry: Retry = FOREVER) -> Iterator[Entry]:
-        """Each new value of ``key``, of several that came at once the last, until the channel has ended.
+        """Yields the new values of ``key`` until the channel has ended; of several that came at once, only the last.
 
         Raises CoordinatorError when the retry is over.
         """
@@ -115,7 +115,7 @@ class Channel:
                 yield entry
 
     def receive(self, key: str, retry: Retry = FOREVER) -> Iterator[Any]:
-        """Each item that an :class:`OrderQueue` delivers under ``key``, once and in order."""
+        """Yields each item that an :class:`OrderQueue` delivers under ``key``, once and in order."""
         for number in itertools.count():
             entry = next(self.follow(item_key(key, number), retry), None)
             if entry is None:

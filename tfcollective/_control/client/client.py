@@ -52,11 +52,11 @@ class WorldBegunError(RendezvousError):
 
 
 class TrainingOverError(RendezvousError):
-    """There is no next world because rank 0 has completed the training."""
+    """Raised when there is no next world because rank 0 has completed the training."""
 
 
 class AskedToLeaveError(RendezvousError):
-    """This task's node is to be taken away: it leaves the job, which goes on. The text says why."""
+    """Raised when this task has to leave because its node is preempted; the job continues. The text says why."""
 
 
 class CoordinatorClient:
@@ -115,12 +115,12 @@ class CoordinatorClient:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the coordinator listens."""
+        """The address that the coordinator listens on."""
         return self._access.endpoint
 
     @property
     def closed(self) -> bool:
-        """Whether its owner has closed it: threads that go on after errors end then."""
+        """True once its owner has closed it; threads that retry after errors then end."""
         return self._closed
 
     def call(self, request: messages.Request[R]) -> R:
@@ -163,7 +163,7 @@ class CoordinatorClient:
         rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
         task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
         this task, which has not joined then. TrainingOverError: there is none because training is complete.
-        AskedToLeaveError: its node is to be taken away. ``ancestors`` as in :class:`JoinRequest`.
+        AskedToLeaveError: its node is preempted. ``ancestors`` as in :class:`JoinRequest`.
         """
         request = JoinRequest(task, size, node, pid, address, tuple(ancestors))
         deadline = Deadline.after(timeout + TIMING.join_margin)
@@ -182,7 +182,7 @@ class CoordinatorClient:
             if reply.failure is not None:
                 raise RendezvousError(reply.failure, missing=reply.missing)
             if self._closed:
-                raise CoordinatorError("this process has left the job while it waited for the next world")
+                raise CoordinatorError("this process left the job while it waited for the next world")
             if reply.missing and not last:
                 _LOG.warning("init() waits for %s", _some_of(reply.missing))
             if last:
@@ -225,8 +225,8 @@ class CoordinatorClient:
     def wait_while(
         self, key: str, name: str, limit: float, *, first: float | None = None, newer_than: int = 0
     ) -> Entry | None:
-        """As :meth:`wait`, while the process ``name`` sends heartbeats; None once it has been silent for ``limit``
-        seconds, or for ``first`` seconds if it never has given any."""
+        """Waits as :meth:`wait` does, while the process ``name`` sends heartbeats; returns None once it has been silent
+        for ``limit`` seconds, or for ``first`` seconds if it has never sent one."""
         presence = messages.Presence(name, limit, limit if first is None else first)
         request = messages.Get(key, newer_than, TIMING.poll, presence)
         while True:
@@ -280,7 +280,7 @@ class CoordinatorClient:
         return Connection.open(self._access, timeout)
 
     def _take_idle(self) -> Connection | None:
-        """The one that was used last: it is the least likely to have been closed.
+        """Takes the connection that was used last: it is the least likely to have been closed.
 
         A fork gives both processes the connections, and they would read each other's replies: the child uses none.
         """

@@ -40,14 +40,14 @@ class Heartbeat:
         self._clock = clock
         self._liveness = LivenessTracker[str](limit / 2)
         self._liveness.heard(_COORDINATOR, clock.monotonic())
-        self._beating = threading.Lock()  # one at a time: what an earlier beat says must not arrive after a later one
+        self._beating = threading.Lock()  # one at a time: an earlier heartbeat must not arrive after a later one
         self._lock = threading.Lock()  # over the tracker: others than the thread may beat
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tfcollective-heartbeat", daemon=True)
 
     @property
     def limit(self) -> float:
-        """How long (s) the coordinator may be silent; may be changed meanwhile."""
+        """The time (s) that the coordinator may be silent; can be changed while it runs."""
         return self._limit
 
     @limit.setter
@@ -66,7 +66,7 @@ class Heartbeat:
             self._thread.join(timeout)
 
     def beat(self) -> bool:
-        """One beat; false once the coordinator is lost."""
+        """Sends one heartbeat; returns False once the coordinator is lost."""
         try:
             with self._beating:
                 self._beat()

@@ -25,7 +25,7 @@ from tfcollective._control.wire.protocol import MAX_BODY_BYTES
 
 _AGENT = "agent"
 _MOST_BYTES = 1 << 14  # of one beat
-_MOST_BYTES_OF_ALL = MAX_BODY_BYTES // 2  # those of a node have to fit into one message
+_MOST_BYTES_OF_ALL = MAX_BODY_BYTES // 2  # the heartbeats of a node have to fit into one message
 
 
 def _file_of(directory: Path, task: TaskKey) -> Path:
@@ -64,7 +64,7 @@ class TaskBeat:
             self._client.call(beat)
         elif not self._has_answered(self._directory):
             if self._agent.silence(_AGENT, beat.said) < TIMING.relay:
-                raise CoordinatorError("this node's agent has not been answered since the last look")
+                raise CoordinatorError("the coordinator has not answered this node's agent since the last heartbeat")
             self._client.call(beat)
 
     def _leave(self, beat: Beat, directory: Path) -> bool:
@@ -79,7 +79,7 @@ class TaskBeat:
         return True
 
     def _has_answered(self, directory: Path) -> bool:
-        """Whether the coordinator has answered what the agent has handed on of this task since the last call."""
+        """True if the coordinator has answered a forwarded heartbeat of this task since the last call."""
         try:
             answered = _answer_to(directory, self._task).stat().st_mtime_ns
         except OSError:
@@ -107,8 +107,8 @@ class BeatRelay:
         self._handed_on: dict[TaskKey, bytes] = {}
 
     def serve(self, directory: Path, tasks: Collection[str]) -> None:
-        """From now on, these tasks leave theirs in ``directory``, which is made anew. Where that fails, they give them
-        to the coordinator themselves."""
+        """Makes an empty ``directory``, in which these tasks leave their heartbeats from now on. If that fails, they
+        send them to the coordinator themselves."""
         shutil.rmtree(directory, ignore_errors=True)  # an earlier attempt may have had the same
         with suppress(OSError):
             directory.mkdir(mode=0o700)
@@ -116,7 +116,7 @@ class BeatRelay:
         self._directory = directory
 
     def add(self, task: TaskKey) -> None:
-        """One more task leaves its heartbeats there."""
+        """Forwards the heartbeats of one more task."""
         self._tasks = (*self._tasks, task)
 
     def __call__(self) -> None:
@@ -136,7 +136,7 @@ class BeatRelay:
         found = {}
         most = min(_MOST_BYTES, _MOST_BYTES_OF_ALL // max(1, len(self._tasks)))
         for task in self._tasks:
-            # A file that is not there, is another user's, is too large or holds something else is no heartbeat.
+            # A file that is missing, another user's, too large or malformed is no heartbeat.
             with suppress(OSError, ConfigError), _file_of(directory, task).open("rb") as file:
                 data = file.read(most)  # a text that is cut off is not JSON
                 if data != self._handed_on.get(task):

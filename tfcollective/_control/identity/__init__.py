@@ -1,4 +1,4 @@
-"""Who am I? Every source of a process's identity ends in one :class:`Identity` value."""
+"""The identity of a process in its job: every source of it ends in one :class:`Identity` value."""
 
 from __future__ import annotations
 

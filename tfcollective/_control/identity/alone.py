@@ -1,4 +1,4 @@
-"""What says that a process is one of several although no source gives its rank. Pure.
+"""Finds signs that a process is one of several although no source gives its rank. Pure.
 
 Such a process would train alone as rank 0, and so would all others of its job, with the same checkpoints.
 """
@@ -19,7 +19,7 @@ ADVICE = f"for a process that is to train alone, set {variable('identity')}=sing
 
 @dataclass(frozen=True)
 class _Launcher:
-    """Another system's launcher.
+    """The launcher of another system.
 
     Attributes:
         name: for people.

@@ -75,7 +75,7 @@ def _cluster_of(document: Mapping[str, object]) -> object:
 
 
 def _claim(document: Mapping[str, object], where: str, facts: Facts) -> Claim:
-    """Who this process is by the document of a variable. Raises ConfigError."""
+    """Reads this process's identity from a variable's document. Raises ConfigError."""
     cluster = _read_cluster(_cluster_of(document), where)
     task = _read_task(document.get("task"), where) or _find_self(cluster, facts)
     world = _world(cluster, task, facts.settings.size)
@@ -145,8 +145,8 @@ def _endpoint(value: object, where: str) -> Endpoint:
 
 
 def _is_sparse(members: object, indexed: Mapping[int, Endpoint]) -> bool:
-    """Whether there may be workers that are not listed. An operator that adds workers as it goes tells each of them its
-    own address only, under its index: one entry, or entries with gaps, need not be all."""
+    """True if there may be workers that are not listed. An operator that adds workers as it goes tells each of them
+    only its own address, under its index: a list with one entry, or with gaps, may be incomplete."""
     return isinstance(members, Mapping) and (len(indexed) < 2 or sorted(indexed) != list(range(len(indexed))))
 
 
@@ -198,7 +198,7 @@ def _index(value: object, where: str) -> int:
 
 
 def _find_self(cluster: _Cluster, facts: Facts) -> TaskKey:
-    """The one task of the cluster whose host is this machine: for an environment that is the same everywhere."""
+    """Returns the one task whose host is this machine, for an environment that is the same on all hosts."""
     own = [task for task, endpoint in cluster.addresses.items() if facts.is_own_host(endpoint.host)]
     if len(own) == 1:
         return own[0]

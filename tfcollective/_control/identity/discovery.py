@@ -39,7 +39,7 @@ def discover(
     is_own_host: Callable[[str], bool] = is_own_host,
     ancestor: Callable[[Collection[str]], str | None] = ancestor,
 ) -> Identity:
-    """Who this process is.
+    """Finds out the identity of this process.
 
     ``environ`` is a snapshot of the environment, for the sources that other systems write; our own launcher's
     values stand in ``settings``. Reads the key file. Raises ConfigError that names what is wrong.

@@ -14,12 +14,12 @@ from tfcollective._control.identity.model import Identity
 _MAX_KEY_TEXT = 4096
 _MIN_KEY_BYTES = 16
 _GROUP_READS = 0o040
-_OTHERS = 0o037  # what neither the group nor others may do
+_OTHERS = 0o037  # the permission bits that neither the group nor others may have
 _LOG = get_logger(__name__)
 
 
 class KeySource(str, Enum):
-    """Where the key of a job without a launcher comes from."""
+    """The source of the job key in a job without a launcher."""
 
     GIVEN = "given"  # in a file or in the environment
     USER = "user"  # this user's own, for ranks that are all on this machine
@@ -27,7 +27,7 @@ class KeySource(str, Enum):
 
 
 def key_source(identity: Identity, settings: Settings) -> KeySource:
-    """Where the key comes from. Raises ConfigError that says how to give one where one is needed."""
+    """Returns the source of the job key. Raises ConfigError, which says how to give one, if it is missing."""
     if identity.key is not None:
         return KeySource.GIVEN
     if settings.insecure:

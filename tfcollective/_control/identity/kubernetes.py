@@ -40,7 +40,7 @@ def _parse(facts: Facts) -> Claim:
 
 
 def _parse_jax(facts: Facts) -> Claim:
-    """What the JAX policy of Kubeflow's Trainer writes: the place to meet is free, since no JAX runs here."""
+    """Reads the variables of the JAX policy of Kubeflow's Trainer. No JAX runs here: its rendezvous address is free."""
     text = facts.environ[_JAX_ADDRESS].strip()
     try:
         endpoint = Endpoint.parse(text if ":" in text else f"{text}:{DEFAULT_PORT}")
@@ -69,7 +69,7 @@ def _parse_indexed(facts: Facts) -> Claim:
 
 
 def _nodes(facts: Facts) -> tuple[int | None, str]:
-    """How many pods there are at most, and what to say about it. ``MIN:MAX`` is how torchrun writes an elastic job."""
+    """Returns the largest number of pods, and a note for the user. ``MIN:MAX`` is torchrun's form of an elastic job."""
     text = facts.environ.get(_NODES, "").strip()
     if not text:
         return None, ""
@@ -83,9 +83,9 @@ def _nodes(facts: Facts) -> tuple[int | None, str]:
 
 
 def _processes_per_node(facts: Facts, nodes: int | None) -> tuple[int, str]:
-    """How many processes a pod runs, and what to say about it. Torchrun's words for "as many as there are devices" mean
-    one here. So does a number where nothing says which of them this process is: the Trainer writes the number of CPUs
-    where a pod asks for no GPU, whatever the pod runs. A size beyond the number of pods says that it is meant."""
+    """Returns how many processes a pod runs, and a note for the user. Torchrun's words for "as many as there are
+    devices" mean one here. So does a number if no local rank is given: the Trainer writes the number of CPUs if a pod
+    asks for no GPU, whatever the pod runs. A size above the number of pods shows that the number is meant."""
     text = facts.environ.get(_PER_NODE, "").strip()
     count = 1 if text in ("", *_AS_MANY_AS_DEVICES) else whole_number(facts.environ, _PER_NODE, 1)
     if count == 1 or _LOCAL_RANK in facts.environ:

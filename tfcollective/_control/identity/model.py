@@ -13,7 +13,7 @@ from tfcollective._base.topology import Endpoint
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a process is in its job.
+    """The place of a process in its job.
 
     Attributes:
         task: its role.
@@ -41,30 +41,30 @@ class Identity:
 
     @property
     def launched(self) -> bool:
-        """Whether it comes from one of our launchers. What else an agent has put into the environment counts only then:
-        a process of another job that a rank has started inherits it."""
+        """True if the identity comes from one of our launchers. Only then do an agent's other variables count: a
+        process of another job that a rank has started inherits them."""
         return self.source == "launcher"
 
     @property
     def without_launcher(self) -> bool:
-        """Whether the ranks have to meet without a launcher's coordinator: rank 0 starts one."""
+        """True if the ranks meet without a launcher's coordinator: rank 0 starts one."""
         return self.coordinator is not None and bool(self.trainers)
 
     @property
     def starts_coordinator(self) -> bool:
-        """Whether this process is the one that starts the coordinator."""
+        """True if this process starts the coordinator."""
         return self.without_launcher and self.trainers[0] == self.task
 
     @property
     def on_loopback(self) -> bool:
-        """Whether all hosts of the job are written as this machine's loopback interface."""
+        """True if all hosts of the job are written as this machine's loopback interface."""
         hosts = self.hosts if self.coordinator is None else (self.coordinator.host, *self.hosts)
         return all(is_loopback_host(host) for host in hosts)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a source may know.
+    """The facts that a source may use.
 
     Attributes:
         settings: ours.
@@ -81,7 +81,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a source says.
+    """The identity that a source gives a process.
 
     Attributes:
         task: this process's role.
@@ -102,7 +102,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Source:
-    """One system that tells processes who they are.
+    """A system that gives processes their identity.
 
     Attributes:
         name: for logs and ``TFCOLLECTIVE_IDENTITY``.

@@ -50,7 +50,7 @@ _FAMILIES = (
 
 
 def open_mpi_place(environ: Mapping[str, str]) -> tuple[int, int, int]:
-    """What Open MPI's mpirun says: the rank, its place among those of its host, and how many are there. ConfigError."""
+    """Reads the rank, the local rank and the number of local ranks from Open MPI's variables. Raises ConfigError."""
     family = _FAMILIES[0]
     if family.rank not in environ:
         raise ConfigError(f"{family.rank} is not set: Open MPI's mpirun has not started this process")
@@ -66,7 +66,7 @@ def _family(facts: Facts) -> _Family | None:
 
 
 def _is_slurms(family: _Family, facts: Facts) -> bool:
-    """Whether srun has written the variables of PMI: then SLURM knows more of the job than they do."""
+    """True if srun has set the PMI variables: SLURM's own variables then say more about the job."""
     steps = facts.environ.get(STEP_SIZE)
     return (
         steps is not None
@@ -92,7 +92,7 @@ def _parse(facts: Facts) -> Claim:
 
 
 def _job_name(facts: Facts, *, one_node: bool) -> str:
-    """What tells this job from others that run at the same time. Raises ConfigError where jobs could meet each other.
+    """Returns a name that no other job of this time has. Raises ConfigError if jobs could meet each other.
 
     MPICH gives its jobs no name. On one node the process that has started all ranks stands for it; where the ranks of
     several nodes meet, the user has said so.

@@ -1,4 +1,4 @@
-"""Which node is this, and which process has started this one?"""
+"""The id of this node, and the process that has started this one."""
 
 from __future__ import annotations
 

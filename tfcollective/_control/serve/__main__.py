@@ -70,7 +70,7 @@ def _recorded(config: CoordinatorConfig, server: CoordinatorServer) -> JobDirect
 
 
 def _end_of_owner(config: CoordinatorConfig) -> ExitRecord:
-    """For the ranks that wait for it; how it ended is not known here."""
+    """The exit record of the owner, for the ranks that wait for it; this process does not know how the owner ended."""
     return ExitRecord(
         str(config.options.tasks[0]), 0, "", config.owner, None, None, SYSTEM_CLOCK.monotonic(), note="ended"
     )

@@ -11,7 +11,7 @@ from tfcollective._base.guarded_listener import CROWDED_S, LOOK_S, Unauthenticat
 
 
 class Connection(Hashable, Protocol):
-    """What the limiter needs of a connection; ``transport`` is None before it is open and after its end."""
+    """The part of a connection that the limiter uses; ``transport`` is None before it is open and after its end."""
 
     transport: asyncio.Transport | None
 
@@ -55,7 +55,7 @@ class UnauthenticatedConnectionLimiter:
         self._unauthenticated.opened(connection, self._looked)  # not now: time goes on once a turn
 
     def authenticated(self, connection: Connection) -> None:
-        """It has proved the key and may stay, or it has ended."""
+        """Stops limiting a connection that has proved the key, or has ended."""
         self._unauthenticated.ended(connection)
 
     def close(self) -> None:

@@ -116,7 +116,7 @@ class GlooStoreServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens; only while it is open."""
+        """The address that it listens on; only while it is open."""
         if self._endpoint is None:
             raise CoordinatorError("the store has not been started")
         return self._endpoint

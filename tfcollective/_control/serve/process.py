@@ -30,7 +30,7 @@ _MAX_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """What the process gets: one line of JSON on its stdin, never in argv.
+    """The configuration of the process: one line of JSON on its stdin, never in argv.
 
     Attributes:
         options: the coordinator's.
@@ -48,13 +48,13 @@ class CoordinatorConfig:
 
     @classmethod
     def of_this_process(cls, options: ServerOptions, settings: Settings) -> CoordinatorConfig:
-        """For a coordinator that ends with this process."""
+        """Returns the configuration of a coordinator that ends with this process."""
         return cls(options, os.getpid(), settings.log_level, str(settings.jobs_directory()), tuple(sys.orig_argv))
 
 
 @dataclass(frozen=True)
 class CoordinatorAnswer:
-    """What the process says once, as a line on a descriptor of its own: where it listens, or why it does not."""
+    """The one message of the process, a line on a descriptor of its own: its address, or why it does not listen."""
 
     endpoint: Endpoint | None = None
     error: str = ""
@@ -83,12 +83,12 @@ class CoordinatorProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """True while the process runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ def introduce(child: Child, config: CoordinatorConfig, timing: Timing = TIMING) 
 
 
 def _fate(process: subprocess.Popen[bytes], timeout: float, timing: Timing) -> str:
-    """What became of a child that has not said where it listens."""
+    """Describes the end of a child that has not reported its address."""
     try:
         code = process.wait(timing.coordinator)
     except subprocess.TimeoutExpired:
@@ -172,7 +172,7 @@ def _fate(process: subprocess.Popen[bytes], timeout: float, timing: Timing) -> s
 
 
 def _write(descriptor: int, data: bytes, deadline: Deadline) -> None:
-    """All of it, or what the reader takes until the deadline: that of thousands of ranks is more than a pipe holds."""
+    """Writes what the reader takes before the deadline: the configuration of many ranks does not fit into the pipe."""
     os.set_blocking(descriptor, False)
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
@@ -181,7 +181,7 @@ def _write(descriptor: int, data: bytes, deadline: Deadline) -> None:
 
 
 def _read_line(descriptor: int, deadline: Deadline) -> bytes:
-    """What comes up to a line feed, the end, or the deadline."""
+    """Reads up to a line feed, the end, or the deadline."""
     line = b""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)

@@ -89,7 +89,7 @@ class CoordinatorServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens; only after :meth:`start`."""
+        """The address that it listens on; only after :meth:`start`."""
         if self._endpoint is None:
             raise CoordinatorError("the coordinator has not been started")
         return self._endpoint
@@ -138,7 +138,7 @@ class CoordinatorServer:
     def _on_thread(self, work: Coroutine[Any, Any, _T]) -> _T:
         if self._loop is None or self._loop.is_closed():
             work.close()
-            raise CoordinatorError("the coordinator does not run")
+            raise CoordinatorError("the coordinator is not running")
         answer = asyncio.run_coroutine_threadsafe(work, self._loop)
         for _ in range(_LOOKS):  # in parts: where this process is stopped meanwhile, one of them ends at once
             with contextlib.suppress(concurrent.futures.TimeoutError):
@@ -197,14 +197,14 @@ class CoordinatorServer:
             task.cancel()
 
     def _note_trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What the event loop itself could not do, for example accept a connection for want of descriptors."""
+        """Logs what the event loop itself could not do, for example accept a connection for want of descriptors."""
         del loop
         self._refusals.note(f"{context.get('message')}: {context.get('exception')!r}")
 
     # ---- one connection --------------------------------------------------------------------------------------------
 
     async def _serve(self, stream: TlsStream) -> None:
-        """From the end of its handshake to its own end."""
+        """Serves a connection from the end of its handshake until it closes."""
         try:
             await self._greet(stream)
             while True:

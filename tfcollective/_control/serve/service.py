@@ -1,5 +1,5 @@
-"""What the coordinator does around its pure job: performs the effects of events, keeps the time, and answers requests
-that wait when what they wait for has changed."""
+"""The work around the coordinator's pure job: performs the effects of events, keeps the time, and answers waiting
+requests when what they wait for has changed."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class JobService:
         self._clock = clock
         self._wakeups = Wakeups()
         self._awaited: Counter[messages.Presence] = Counter()
-        # By task: the newest request to join, and whether the connection is there by which it has come.
+        # By task: the newest request to join, and whether its connection is still open.
         self._joining: dict[TaskKey, tuple[JoinRequest, Callable[[], bool]]] = {}
         self._closing = False
         self._round_reply: tuple[World | RendezvousFailure, bytes] | None = None
         self._gathers_output = False
 
     def serves(self, path: str) -> bool:
-        """Whether there are requests that go to ``path``."""
+        """True if there are requests that go to ``path``."""
         kind = _KINDS.get(path)
         return kind in _HANDLERS or kind in EVENTS
 
@@ -113,7 +113,7 @@ class JobService:
                 self._look_at_the_time()
             except Exception:  # noqa: BLE001  # whatever it is: without this loop no deadline ends
                 _LOG.exception("the coordinator could not do what was due, and tries again")
-                await asyncio.sleep(TIMING.watch)  # what is due still is, and would be tried without a pause
+                await asyncio.sleep(TIMING.watch)  # overdue work would be tried again without a pause
 
     def _look_at_the_time(self) -> None:
         self.apply(Tick())
@@ -121,7 +121,7 @@ class JobService:
         self._wakeups.wake(*(one for one in self._awaited if self._job.is_silent(one, now)))
 
     def _until_due(self) -> float | None:
-        """In how many seconds something is due; None: not yet."""
+        """The time (s) until something is due; None: nothing is due yet."""
         deadline = self._membership.deadline
         if deadline is None:
             return TIMING.watch if self._awaited or self._job.watches else None
@@ -143,8 +143,8 @@ class JobService:
     # ---- requests that wait ----------------------------------------------------------------------------------------
 
     def _forsake(self, message: messages.Join, connected: Callable[[], bool]) -> None:
-        """Another process that waited as this task does so no longer if its connection has ended: without an agent
-        none else says that it has died."""
+        """Ends the join of an earlier process of this task if its connection has ended: without an agent, nobody else
+        reports its death."""
         task, request = message.request.task, message.request
         earlier, was_connected = self._joining.get(task, (request, connected))
         if (earlier.node, earlier.pid) != (request.node, request.pid):
@@ -173,7 +173,7 @@ class JobService:
         return messages.Joined(missing=tuple(str(task) for task in missing))
 
     def _reply_to_all(self, outcome: World | RendezvousFailure) -> bytes:
-        """What all that have joined get, made once."""
+        """Returns the reply that all ranks of a round get, encoded only once."""
         if self._round_reply is None or self._round_reply[0] is not outcome:
             self._round_reply = (outcome, encode(_joined(outcome)))
         return self._round_reply[1]
@@ -203,7 +203,7 @@ class JobService:
             return
         self._awaited[presence] += 1
         if len(self._awaited) == 1:
-            self._wakeups.wake(Topic.TIME)  # there is something to look for; later waits are looked at in their turn
+            self._wakeups.wake(Topic.TIME)  # starts the timer; it also covers later waits
         try:
             yield
         finally:

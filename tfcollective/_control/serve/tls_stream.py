@@ -114,7 +114,7 @@ class TlsStream(asyncio.Protocol):
     # ---- TLS -------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """As far as the bytes lead that have come."""
+        """Processes the bytes that have arrived."""
         try:
             if self.task is None:
                 self._tls.do_handshake()

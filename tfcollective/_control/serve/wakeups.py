@@ -32,7 +32,7 @@ class Wakeups:
                     del self._waiting[topic]
 
     def wake(self, *topics: Hashable) -> None:
-        """These have changed. Of many that wait, some run in each turn of the event loop."""
+        """Wakes all that wait for these topics, a few of them in each turn of the event loop."""
         for topic in topics:
             _wake_in_turns(list(self._waiting.get(topic, ())))
 

@@ -1,4 +1,4 @@
-"""What changes of a world have one cause, so that they count once, and newcomers that come together: pure.
+"""Membership changes that have one cause, so that they count once, and newcomers that come together: pure.
 
 A launcher numbers its decisions: the processes that it starts, and those that it asks to leave, because a host has come
 or gone, carry the number of that decision. They are seldom ready at the same moment.
@@ -15,7 +15,7 @@ _LATE = "late"  # first tasks that came too late to the first world
 
 
 class CountedChanges:
-    """How often the world has changed. Worlds that follow from one decision of the launcher count once; a loss counts
+    """Counts the changes of the world. Worlds that follow from one decision of the launcher count once; a loss counts
     by itself, and so does a world of the same tasks.
 
     Args:
@@ -30,11 +30,11 @@ class CountedChanges:
         self._count = 0
 
     def started(self, task: TaskKey, change: int) -> None:
-        """This task was started by that decision; 0: by one of its own."""
+        """Notes that this task was started by that decision; 0: by one of its own."""
         self._starts[task] = change or task
 
     def leaves(self, task: TaskKey, change: int) -> None:
-        """This task was asked to leave by that decision; 0: by one of its own."""
+        """Notes that this task was asked to leave by that decision; 0: by one of its own."""
         if change:
             self._leaves[task] = change
 
@@ -64,27 +64,27 @@ class Bundles:
         self._change_of: dict[TaskKey, int] = {}
         self._starting: Counter[int] = Counter()  # by decision: how many are not ready, and may be
         self._ready: Counter[int] = Counter()
-        self._until: dict[int, float] = {}  # those whose ready ones wait
-        self._waited: set[int] = set()  # those that have waited already
+        self._until: dict[int, float] = {}  # by decision: when the wait of its ready newcomers ends
+        self._waited: set[int] = set()  # decisions that have had their wait
 
     @property
     def held(self) -> int:
-        """How many are ready and wait for others."""
+        """The number of newcomers that are ready and wait for others."""
         return sum(self._ready[change] for change in self._until)
 
     @property
     def until(self) -> float | None:
-        """Until when the first of them wait at most; None: none does."""
+        """The end of the first of these waits; None: no newcomer waits."""
         return min(self._until.values(), default=None)
 
     def started(self, task: TaskKey, change: int) -> None:
-        """This task was started by that decision; 0: by one of its own."""
+        """Notes that this task was started by that decision; 0: by one of its own."""
         if change:
             self._change_of[task] = change
             self._starting[change] += 1
 
     def ready(self, task: TaskKey, now: float) -> None:
-        """It has joined; once."""
+        """Notes that a task has joined; called once for each."""
         change = self._change_of.get(task)
         if change is None:
             return
@@ -97,7 +97,7 @@ class Bundles:
             self._until.pop(change, None)
 
     def gone(self, tasks: Collection[TaskKey], *, ready: bool) -> None:
-        """These are waited for no longer: they are in the world, or will never be. ``ready``: they had joined."""
+        """Stops waiting for these tasks: they are in the world, or will never be. ``ready``: they had joined."""
         for task in tasks:
             change = self._change_of.pop(task, None)
             if change is None:
@@ -107,5 +107,5 @@ class Bundles:
                 self._until.pop(change, None)
 
     def expire(self, now: float) -> None:
-        """Those that have waited long enough wait no longer."""
+        """Ends the waits whose time is over."""
         self._until = {change: end for change, end in self._until.items() if now < end}

@@ -1,4 +1,4 @@
-"""How the worlds of a job after its first one came about: pure."""
+"""The changes of a job's world after its first one: pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES_AFTER = ("connect", "sync", "first_step")
 
 @dataclass(frozen=True)
 class WorldChange:
-    """How one world followed another.
+    """A change from one world to the next.
 
     Attributes:
         generation: of the new one.
@@ -24,7 +24,7 @@ class WorldChange:
         lost: the members of the old one that are not in it.
         joined: its members that were not in the old one.
         seconds: from the first news of the change until all its members had come.
-        cause: what has become of those that are lost, in words; empty when none is.
+        cause: how the lost members ended, in words; empty if none is lost.
         at: when all had come, on the coordinator's monotonic clock.
         detect: how much of ``seconds`` had passed when the first member came.
         after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
@@ -62,7 +62,7 @@ class WorldChanges:
         return bool(self._changes)
 
     def all(self, cause: _Cause) -> tuple[WorldChange, ...]:
-        """All of them; ``cause`` says what became of tasks, of which that was not known when the world formed."""
+        """Returns all changes; ``cause`` describes losses whose cause was not known when the world formed."""
         return tuple(
             replace(one, after=self._after.get(one.generation, {}), cause=one.cause or cause(one.lost))
             for one in self._changes
@@ -79,7 +79,8 @@ class WorldChanges:
             self._first_came = now
 
     def formed(self, world: World, before: Collection[TaskKey], cause: _Cause, now: float) -> None:
-        """This world follows one with the tasks ``before``; none: it is the first. ``cause`` is as in :meth:`all`."""
+        """Records a world that follows one with the tasks ``before``; none: it is the first. ``cause``: see
+        :meth:`all`."""
         began, self._under_way = self._under_way, None
         came, self._first_came = self._first_came, None
         if not before:
@@ -94,7 +95,7 @@ class WorldChanges:
         )
 
     def note_phases(self, said: object) -> None:
-        """What a rank says of its way into a world that has formed; the slowest counts."""
+        """Records how long a rank took for each phase of entering a world that has formed; the slowest rank counts."""
         generation = said.get("generation") if isinstance(said, Mapping) else None
         newest = self._changes[-1].generation if self._changes else 0
         if not isinstance(said, Mapping) or not isinstance(generation, int) or generation > newest:

@@ -1,4 +1,4 @@
-"""Which nodes have enrolled with a job: pure."""
+"""The nodes that have enrolled with a job: pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _PAGE_BYTES = 1 << 20
 class Enrolments:
     """The nodes of one job. Not thread-safe.
 
-    Agents may come and end for as long as the job runs: of those that have ended only the newest ones are kept.
+    Agents may come and end as long as the job runs: only the newest of the ended ones are kept.
 
     Args:
         most_ended: how many.
 
     Attributes:
-        count: how many have enrolled so far, also those that are not kept.
+        count: how many have enrolled so far, including those no longer kept.
     """
 
     def __init__(self, most_ended: int = _MOST_ENDED) -> None:
         self.count = 0
         self._most_ended = most_ended
-        self._numbers: dict[str, int] = {}  # of those that are kept, by token
+        self._numbers: dict[str, int] = {}  # of the nodes that are kept, by token
         self._kept: dict[int, tuple[str, EnrolledNode, int]] = {}  # by number, ascending: token, node, bytes
-        self._ended: dict[int, None] = {}  # of those that are kept, the first to end first
+        self._ended: dict[int, None] = {}  # of the nodes that are kept, in the order in which they ended
 
     def __contains__(self, number: int) -> bool:
         return number in self._kept
@@ -46,7 +46,7 @@ class Enrolments:
         return self._numbers[token]
 
     def end(self, number: int) -> int | None:
-        """This node has ended; which one is not kept any longer because of that."""
+        """Notes the end of this node; returns the number of a node that is forgotten to make room for it, or None."""
         if number not in self._kept or number in self._ended:
             return None
         self._ended[number] = None

@@ -1,4 +1,4 @@
-"""What happens to a job besides requests, and what follows from an event of either kind: values."""
+"""The events of a job other than requests, and the effects of events of both kinds: values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Admit:
 
 @dataclass(frozen=True)
 class CloseAdmission:
-    """No further task will take part: ranks that are too few need not wait for one."""
+    """No further task will join: ranks that are too few need not wait for one."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Tick:
 
 
 class Topic(Enum):
-    """What those that wait may wait for. Besides, a :class:`StoreKey`, and a :class:`Presence` for its silence."""
+    """A topic that a request can wait for, besides a :class:`StoreKey` and the silence of a :class:`Presence`."""
 
     TIME = "time"  # when the next wait is over
-    ROUND = "round"  # what a join has come to
+    ROUND = "round"  # the result of a join
     ENDS = "ends"  # of processes
     OUTPUT = "output"
     NODES = "nodes"  # that have enrolled
@@ -55,11 +55,11 @@ class StoreKey:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One thing that a launcher has to act on.
+    """An event that a launcher has to act on.
 
     Attributes:
         exited: how a task's process has ended.
-        dropped: a member that takes part no longer though its process may live, and why.
+        dropped: a member that was removed from the job although its process may live, and why.
         silent: a task that sends no heartbeat, and for how many seconds it has given none; again each time that
             the limit has passed once more.
         trained: whether rank 0's process has ended.
@@ -72,11 +72,11 @@ class JobEvent:
 
 
 class Effects(NamedTuple):
-    """What follows from an event.
+    """The effects of an event.
 
     Attributes:
         reply: the answer, if it was a request.
-        changed: the topics that have changed: those that wait for them are to look again.
+        changed: the topics that have changed: requests that wait for them are checked again.
         news: what the launcher has to act on, in order.
     """
 

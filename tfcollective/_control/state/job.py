@@ -1,5 +1,5 @@
-"""All that a coordinator knows of its job, as one pure reducer: :meth:`Job.apply` takes an event and the time, changes
-the state and returns what follows. No I/O, no lock, no clock: :mod:`tfcollective._control.serve.service` has those.
+"""A coordinator's knowledge of its job, as one pure reducer: :meth:`Job.apply` takes an event and the time, changes the
+state and returns the effects. No I/O, no lock, no clock: :mod:`tfcollective._control.serve.service` has those.
 
 Events are the requests of :mod:`tfcollective._control.messages` and the classes of
 :mod:`tfcollective._control.state.events`. See docs/design/membership.md.
@@ -41,7 +41,7 @@ _NOTHING = Nothing()
 
 @dataclass(frozen=True)
 class JobView:
-    """What the coordinator knows of its job at one moment."""
+    """The coordinator's knowledge of its job at one moment."""
 
     tasks: tuple[TaskView, ...]
     failure: RendezvousFailure | None
@@ -49,7 +49,7 @@ class JobView:
     auxiliary_tasks: tuple[TaskView, ...] = ()
     generation: int = 0
     durations: Mapping[TaskKey, float] = field(default_factory=dict)
-    """How long (s) the processes of those that have ended ran."""
+    """The time (s) that the processes of the ended tasks ran."""
     members: tuple[TaskKey, ...] = ()
     """The tasks of the world of this generation, in rank order."""
     leavers: Mapping[TaskKey, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Job:
 
     Attributes:
         durations: how long (s) the processes of the tasks that have ended ran.
-        nodes: those that have enrolled.
+        nodes: the nodes that have enrolled.
         output: the last output of the nodes.
     """
 
@@ -145,7 +145,7 @@ class Job:
 
     @property
     def watches(self) -> bool:
-        """Whether a :class:`Tick` may find a task silent, now or later."""
+        """True if a :class:`Tick` may find a task silent, now or later."""
         return self._silence_limit < math.inf and self.membership.expects_heartbeats
 
     def found(self, request: messages.Get, now: float) -> messages.Found | None:
@@ -155,7 +155,7 @@ class Job:
         return messages.Found(entry, silent) if entry is not None or silent else None
 
     def is_silent(self, presence: Presence, now: float) -> bool:
-        """Whether this process has sent no heartbeat for too long, or ended so long ago that it is forgotten."""
+        """True if this process has sent no heartbeat for too long, or ended so long ago that it is forgotten."""
         return self._has_forgotten(presence.name) or self._processes.is_silent(presence, now)
 
     def segments(self, name: str) -> list[object] | None:
@@ -255,7 +255,7 @@ class Job:
 
     @_on(messages.Get)
     def _get(self, event: messages.Get, now: float) -> None:
-        """From now on, the silence of the process that is to put the value there counts."""
+        """Starts to watch the heartbeats of the process that will put the value there."""
         if event.presence is not None and not self._has_forgotten(event.presence.name):
             self._processes.expect(event.presence.name, now)
 
@@ -306,12 +306,12 @@ class Job:
         return self._processes.is_silent(Presence(name, limit, limit), now)
 
     def _has_forgotten(self, name: str) -> bool:
-        """Whether this is the name of a node that has ended so long ago that nothing is known of it any longer."""
+        """True if this is the name of a node that has ended so long ago that nothing is known of it any longer."""
         number = node_of(name, node_name)
         return number is not None and number < self.nodes.count and number not in self.nodes
 
     def _end_node(self, number: int) -> None:
-        """Of the nodes that have ended only the newest ones are known."""
+        """Notes the end of a node, and forgets the oldest of the ended nodes if there are too many."""
         oldest = self.nodes.end(number)
         if oldest is None:
             return

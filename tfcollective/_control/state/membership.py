@@ -32,7 +32,7 @@ _WHY_GONE = {
 
 
 class TaskState(str, Enum):
-    """What the coordinator knows of a task."""
+    """The state of a task, as the coordinator knows it."""
 
     EXPECTED = "expected"  # nothing has been heard of it
     STARTED = "started"  # its process runs
@@ -45,7 +45,7 @@ class TaskState(str, Enum):
 
 @dataclass(frozen=True)
 class RendezvousFailure:
-    """Why a round ended without a world.
+    """The reason why a round ended without a world.
 
     Attributes:
         message: for the user.
@@ -66,15 +66,15 @@ _TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=T
 
 @dataclass(frozen=True)
 class LeaveRequest:
-    """What a task receives in place of a world when its node is to be taken away: why it is to leave."""
+    """The answer to a join, in place of a world, if the task's node is preempted: why the task has to leave."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class TaskView:
-    """What is known of one task; ``info`` is what its newest heartbeat says, and ``said`` when that was given on the
-    monotonic clock of its host.
+    """A view of one task; ``info`` comes with its newest heartbeat, ``said`` is when that was sent, on the monotonic
+    clock of its host.
 
     An auxiliary task has no rank (``NO_RANK``).
     """
@@ -93,14 +93,14 @@ class TaskView:
 
     @property
     def ended(self) -> bool:
-        """Whether its process is gone."""
+        """True once its process is gone."""
         return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
 @dataclass(frozen=True)
 class _Due:
-    """Until when a process has to have done something, and why it is killed then. ``stopped`` is how much of the time
-    did not count when that was set (:attr:`Rounds.stopped`)."""
+    """A deadline of a process, and why it is killed if it misses that. ``stopped`` is how much of the time did not
+    count when the deadline was set (:attr:`Rounds.stopped`)."""
 
     at: float
     why: str
@@ -144,11 +144,11 @@ class Membership:
         self._bounds = bounds or Bounds.fixed(len(ordered))
         self._rounds = Rounds(ordered, self._bounds, start_timeout, first_generation, longest_gap=longest_gap)
         self._members: dict[TaskKey, Member] = {}  # of the world
-        self._failing: dict[TaskKey, str] = {}  # end by an error of the program -> which one
-        self._overdue: dict[TaskKey, _Due] = {}  # what their processes have yet to do, or are killed
+        self._failing: dict[TaskKey, str] = {}  # about to end by this error of the program
+        self._overdue: dict[TaskKey, _Due] = {}  # deadlines after which their processes are killed
         self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
-        self._asked: dict[TaskKey, str] = {}  # to leave: their node is to be taken away -> why
-        self._later: set[TaskKey] = set()  # those that were admitted while the job ran
+        self._asked: dict[TaskKey, str] = {}  # to leave: their node is preempted -> why
+        self._later: set[TaskKey] = set()  # tasks that were admitted while the job ran
         self._changes = WorldChanges()
         self._generation = first_generation - 1  # of the world that the views know
         self._failure: RendezvousFailure | None = None
@@ -165,12 +165,12 @@ class Membership:
 
     @property
     def failure(self) -> RendezvousFailure | None:
-        """Why the ranks could not meet; stays once set."""
+        """The reason why the ranks could not meet; stays once set."""
         return self._failure
 
     @property
     def deadline(self) -> float | None:
-        """When :meth:`expire` has to be called, or None."""
+        """The time at which :meth:`expire` has to be called, or None."""
         if not self._overdue:  # as a rule, and it is asked around each event
             return self._rounds.deadline
         times = [self._end_of(due) for due in self._overdue.values()]
@@ -180,7 +180,7 @@ class Membership:
 
     @property
     def views(self) -> tuple[TaskView, ...]:
-        """All tasks, as they were admitted: of a job of fixed size in rank order."""
+        """All tasks in the order of their admission: in rank order for a job of fixed size."""
         return tuple(self._views.values())
 
     @property
@@ -190,22 +190,22 @@ class Membership:
 
     @property
     def changes(self) -> tuple[WorldChange, ...]:
-        """How the worlds after the first one came about."""
+        """The changes of the world after the first one."""
         return self._changes.all(self._cause)
 
     @property
     def bounds(self) -> Bounds:
-        """How many ranks a world may have."""
+        """The number of ranks that a world may have."""
         return self._bounds
 
     @property
     def leavers(self) -> Mapping[TaskKey, str]:
-        """Those that have left for good, in order, and why."""
+        """The tasks that have left for good, in order, and why."""
         return dict(self._leavers)
 
     @property
     def leaving(self) -> Mapping[TaskKey, str]:
-        """Those that have been asked to leave and have not ended, and why."""
+        """The tasks that have been asked to leave and have not ended, and why."""
         return {task: why for task, why in self._asked.items() if not self._views[task].ended}
 
     @property
@@ -230,7 +230,7 @@ class Membership:
 
     @property
     def training_ended(self) -> bool:
-        """Whether rank 0's process has ended, and none takes its place: no checkpoint will follow."""
+        """True if rank 0's process has ended and no other takes its place: no checkpoint will follow."""
         first = self._views[next(iter(self._members or self._views))]
         if first.task in self._asked and not self._members_have_ended:
             return False  # its program may have ended well because it was to leave: the others show it
@@ -242,20 +242,20 @@ class Membership:
         return tuple(task for task in self._views if not self._rounds.is_waiting(task))
 
     def tells_missing(self, task: TaskKey) -> bool:
-        """True if this task is to tell people for whom the ranks wait: the first of those that wait for the first
-        world, so that one line says it and not one of each."""
+        """True if this task logs for whom the ranks wait: only the first of the tasks that wait for the first world
+        does, so that the log has one line and not one from each."""
         if self.world is not None:
             return False
         return task == next((one for one in self._views if self._rounds.is_waiting(one)), None)
 
     @property
     def expects_heartbeats(self) -> bool:
-        """Whether :meth:`find_silent` may find some, now or later."""
+        """True if :meth:`find_silent` may find a silent task, now or later."""
         return bool(self._liveness)
 
     @property
     def initialised(self) -> bool:
-        """Whether any task has ever joined."""
+        """True once a task has joined."""
         return self.world is not None or self._rounds.waiting > 0 or self._failure is not None
 
     def started(self, task: TaskKey, node: str, pid: int, host: str = "", now: float = 0.0) -> None:
@@ -300,7 +300,7 @@ class Membership:
         # In an elastic job another task takes its place. One that has come back though its host was given up has been
         # left by its agent and by its launcher, who would not wait for its end.
         if why not in (None, Absence.ENDED) or (why is not None and self._bounds.replaces):
-            raise Refusal(f"{request.task} takes part no longer: {_WHY_GONE[why]}")
+            raise Refusal(f"{request.task} was removed from the job: {_WHY_GONE[why]}")
         comes_again = self._bounds.replaces and (view.node, view.pid) == (request.node, request.pid)
         if (earlier is not None or view.state is TaskState.RUNNING) and not comes_again:
             raise Refusal(_joined_already(view, request))
@@ -326,11 +326,11 @@ class Membership:
         self._keep(replace(view, state=TaskState.EXPECTED, node="", pid=0))
 
     def trains_without(self, task: TaskKey) -> bool:
-        """Whether there is a world, and the task is not in it."""
+        """True if there is a world, and the task is not in it."""
         return self.world is not None and task not in self._members
 
     def outcome(self, request: JoinRequest) -> World | RendezvousFailure | LeaveRequest | None:
-        """What a join has come to; None while it waits."""
+        """The result of a join; None while it waits."""
         if self._is_member(request):
             return self.world
         if request.task in self._asked:
@@ -404,8 +404,8 @@ class Membership:
         return {task: now - at for task, at in heard.items() if at is not None}
 
     def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float, change: int = 0) -> None:
-        """The node of these tasks is to be taken away: those of an elastic job's world leave it when the members come
-        together next, and the others train on. ``change``: see :meth:`Rounds.admit`."""
+        """Notes that the node of these tasks is preempted: members of an elastic job's world leave it when they next
+        meet, and the others train on. ``change``: see :meth:`Rounds.admit`."""
         for view in [self._known(task) for task in tasks]:  # all or none
             task = view.task
             if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
@@ -498,7 +498,7 @@ class Membership:
         return all(self._views[one].ended for one in self._members)
 
     def _ended_well(self, task: TaskKey) -> bool:
-        """Whether its process has completed the training."""
+        """True if its process has completed the training."""
         gone = task in self._leavers or self._rounds.absence(task) is Absence.OVERTAKEN
         return self._views[task].state is TaskState.EXITED and not gone
 
@@ -555,7 +555,7 @@ class Membership:
 
     def _check_size(self, request: JoinRequest) -> None:
         if request.size != len(self._views) and not self._bounds.replaces:
-            raise Refusal(f"{request.task} believes in a world of {request.size}, this job has {len(self._views)}")
+            raise Refusal(f"{request.task} expects a world of {request.size} ranks; this job has {len(self._views)}")
 
     def _is_member(self, request: JoinRequest) -> bool:
         member = self._members.get(request.task)
@@ -586,12 +586,12 @@ class Membership:
                 self._liveness.heard(task, now)
 
     def _cause(self, lost: Sequence[TaskKey]) -> str:
-        """What has become of these tasks; "" while it is not known of all of them."""
+        """Describes how these tasks were lost; "" until it is known for all of them."""
         known = {task: self._how_gone(task) for task in lost}
         return ", ".join(f"{task} {how}" for task, how in known.items()) if all(known.values()) else ""
 
     def _how_gone(self, task: TaskKey) -> str:
-        """In words; "": its process has yet to end."""
+        """Describes how a task was lost; "": its process has yet to end."""
         if task in self._leavers:
             return f"left: {self._leavers[task]}" if self._leavers[task] else "left"
         record, why = self._views[task].exit, self._rounds.absence(task)
@@ -613,14 +613,14 @@ class Membership:
         return f"{view.task} (rank {view.rank}, pid {view.pid}) {how} {when}"
 
     def _gave_up(self) -> bool:
-        """Whether a rank has ended by an error that tells of another one's loss: its program did not catch it."""
+        """True if a rank has ended by an error that reports the loss of another rank: its program did not catch it."""
         ends = [view.exit for view in self._views.values() if view.exit is not None]
         return any(one.failed and one.exception is not None and one.exception.kind is ErrorKind.PEER for one in ends)
 
     def _describe_end(self, why: Failure) -> str:
-        """Why an elastic job has no next world."""
+        """Describes why an elastic job has no next world."""
         ends = [view.exit for view in self._views.values() if view.exit is not None]
-        if why is Failure.PROGRAM:  # what was lost before that, the others went on without
+        if why is Failure.PROGRAM:  # the others continued without the ranks that were lost before
             ends = [one for one in ends if not self._bounds.rules.outlasts(one)]
         cause = first_cause(ends)
         how = "" if cause is None else f"; first, rank {cause.rank} ({cause.task}, pid {cause.pid}) {cause.how}"

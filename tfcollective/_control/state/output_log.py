@@ -27,7 +27,7 @@ class OutputLog:
             self._used -= len(self._pieces.popleft().text)
 
     def since(self, position: int) -> OutputPage | None:
-        """What a reader who has read up to ``position`` has not seen, a page at a time; None if there is nothing."""
+        """Returns the next page for a reader that has read up to ``position``; None if there is nothing new."""
         first = self._end - len(self._pieces)
         if position >= self._end:
             return None

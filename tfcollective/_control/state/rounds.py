@@ -1,4 +1,4 @@
-"""Which tasks form the next world, and when: a pure state machine. It takes the time as an argument and does no I/O.
+"""A pure state machine: which tasks form the next world, and when. It takes the time as an argument, does no I/O.
 
 A *round* gathers the tasks of the next world. It ends in a :class:`~tfcollective._base.topology.World` of the next
 generation, or in a :class:`Failed` that all who wait receive. The first world waits for all tasks. Every later one
@@ -29,13 +29,13 @@ NO_LIMIT = 1 << 30  #: as the largest size of a world: all that come
 
 @dataclass(frozen=True)
 class Bounds:
-    """How many ranks the worlds of a job have.
+    """Bounds on the size of a job's worlds and on its waits for ranks.
 
     Attributes:
         smallest: fewer form no world.
         first: how many the first one waits for, as long as the start timeout allows.
-        largest: those that join beyond it wait until there is room; from :data:`NO_LIMIT` on there always is.
-        shortage: how long (s) those that are too few wait for others; 0: nothing replaces a task that has ended.
+        largest: further tasks that join wait until there is room; from :data:`NO_LIMIT` on there always is.
+        shortage: how long (s) too few tasks wait for others; 0: nothing replaces a task that has ended.
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.
         changes: how often the world may change, as :class:`CountedChanges` counts; None: for ever.
@@ -57,24 +57,24 @@ class Bounds:
 
     @classmethod
     def fixed(cls, size: int) -> Bounds:
-        """Those of a job whose worlds all have this size."""
+        """Returns the bounds of a fixed-size job."""
         return cls(size, size, size)
 
     @property
     def replaces(self) -> bool:
-        """Whether another task may take the place of one that has ended."""
+        """True if another task may take the place of one that has ended."""
         return self.shortage > 0
 
     @property
     def rules(self) -> Rules:
-        """Which failures the job outlasts."""
+        """The rules for which failures the job outlasts."""
         return Rules(self.replaces, self.outlasts_errors)
 
 
 class Failure(Enum):
-    """Why there is no next world."""
+    """The reason why there is no next world."""
 
-    ENDED = "ended"  # tasks have ended, and those that are left are too few
+    ENDED = "ended"  # tasks have ended, and too few are left
     LATE = "late"  # tasks have not joined in time
     PROGRAM = "program"  # a task has ended by an error of the program: another one in its place would, too
     OVER = "over"  # no member is left, and one has ended well: there is nothing left to do
@@ -92,7 +92,7 @@ class Failed:
 
 
 class Absence(Enum):
-    """Why a task is in no later world."""
+    """The reason why a task is in no later world."""
 
     ENDED = "ended"  # its process is gone
     LEAVING = "leaving"  # it goes in order
@@ -158,7 +158,7 @@ class Rounds:
 
     @property
     def failed(self) -> Failed | None:
-        """Why there is no next world; stays once set."""
+        """The reason why there is no next world; stays once set."""
         return self._failed
 
     @property
@@ -168,17 +168,17 @@ class Rounds:
 
     @property
     def waiting(self) -> int:
-        """How many have joined and wait."""
+        """The number of tasks that have joined and wait."""
         return len(self._waiting)
 
     @property
     def began(self) -> bool:
-        """Whether one has come that the others wait for, or that waits for them."""
+        """True once a task has come to the round that others wait for, or that waits for others."""
         return self._began is not None
 
     @property
     def deadline(self) -> float | None:
-        """When the next wait ends, if all time until then counts; None: nothing is waited for."""
+        """The end of the next wait, if all time until then counts; None: nothing is waited for."""
         due = self._due
         return None if due is None else due + self._stopped
 
@@ -197,13 +197,13 @@ class Rounds:
 
     @property
     def _limit(self) -> float:
-        """How long a round may take. Of a change it is as long as an operation may: a member that computes, evaluates
-        or saves meanwhile is as late here as it would be there."""
+        """The limit (s) of a round. For a change, it is as long as that of an operation: a member that meanwhile
+        computes, evaluates or saves would be as late there."""
         return self._timeout if self._world is None else self._bounds.slow or self._timeout
 
     @property
     def trained(self) -> bool:
-        """Whether rank 0 has completed the training and is in no other one: nothing has to be replaced or added."""
+        """True if rank 0 has completed the training and has begun no other: nothing has to be replaced or added."""
         return self._world is not None and self._world.members[0].task in self._done
 
     @property
@@ -225,15 +225,15 @@ class Rounds:
         return self._generation + 1 if gone or (room and self._joiners > self._bundles.held) else 0
 
     def absence(self, task: TaskKey) -> Absence | None:
-        """Why this task is in no later world; None: it may be."""
+        """The reason why this task is in no later world; None: it may be in one."""
         return self._absent.get(task)
 
     def is_waiting(self, task: TaskKey) -> bool:
-        """Whether it has joined the round."""
+        """True if the task has joined the round."""
         return task in self._waiting
 
     def request_of(self, task: TaskKey) -> JoinRequest | None:
-        """With what it has joined the round."""
+        """The request with which the task has joined the round; None if it has not."""
         return self._waiting.get(task)
 
     def admit(self, task: TaskKey, change: int = 0) -> None:
@@ -249,7 +249,7 @@ class Rounds:
             self._bundles.started(task, change)
 
     def close_admission(self, now: float) -> None:
-        """Nothing more is started: too few wait for those alone that have been admitted and have yet to join."""
+        """Admits no further tasks: too few ranks now wait only for tasks that are admitted and have yet to join."""
         self._admits = False
         if self._short_since is not None:
             self._settle(now)
@@ -275,8 +275,8 @@ class Rounds:
         self._settle(now)
 
     def withdraw(self, task: TaskKey) -> JoinRequest | None:
-        """One that waits and is no member sends no heartbeat: no world is formed with it until it joins again.
-        Returns with what it had joined; None if it had not."""
+        """Takes a silent task that waits, but is no member, out of the round: it is in no world until it joins again.
+        Returns its request; None if it had not joined."""
         if task in self._members or task not in self._waiting:
             return None
         request = self._waiting.pop(task)
@@ -308,7 +308,7 @@ class Rounds:
             self._required[task] = None
 
     def ended(self, task: TaskKey, now: float, *, well: bool = False) -> None:
-        """Its process is gone; ``well``: with exit code 0. One that has failed has completed nothing."""
+        """Notes the end of its process; ``well``: with exit code 0. A task that has failed has completed nothing."""
         now = self._counted(now)
         if not well:
             self._done.discard(task)
@@ -319,12 +319,12 @@ class Rounds:
         self._give_up_untrained()
 
     def end(self, why: Failure) -> None:
-        """There is no next world."""
+        """Ends the job's rounds: there is no next world."""
         if self._failed is None:
             self._fail(why)
 
     def leaves(self, task: TaskKey, now: float) -> None:
-        """It goes in order: no world waits for it. Where the round waits for it already, it may go."""
+        """Marks the task as leaving gracefully: no round waits for it. If the round waits for it already, it may go."""
         now = self._counted(now)
         if task not in self._absent:
             self._drop(task, Absence.LEAVING)
@@ -341,7 +341,7 @@ class Rounds:
             self._settle(now)
 
     def ask_to_leave(self, task: TaskKey, now: float, change: int = 0) -> None:
-        """It is to leave the next time that the members come together: it completes what it does until then. One that
+        """Asks the task to leave when the members next come together, with its work until then complete. A task that
         waits in a round has nothing to complete. ``change``: as for :meth:`admit`."""
         self._changes.leaves(task, change)
         if task in self._waiting:
@@ -380,7 +380,7 @@ class Rounds:
 
     @property
     def stopped(self) -> float:
-        """How much of the time (s) until the newest call does not count."""
+        """The time (s) up to the newest call that does not count."""
         return self._stopped
 
     def _counted(self, now: float) -> float:
@@ -391,8 +391,8 @@ class Rounds:
         return now - self._stopped
 
     def _give_up_overtaken(self) -> None:
-        """Those that wait and have completed fewer trainings than rank 0, which has no more to do: the last one is
-        complete, and what they have missed of it they cannot do again without the others."""
+        """Drops the waiting members that have completed fewer trainings than rank 0, which has no more to do: the last
+        training is complete, and they cannot make up the part that they missed without the others."""
         if self._world is None or not self.trained:
             return
         completed = self._completed[self._world.members[0].task]
@@ -419,7 +419,7 @@ class Rounds:
             return
         stands_still = self._world is None or not self._members.isdisjoint(self._waiting)
         if not stands_still and self._staying and (self.trained or not self._required):
-            self._short_since = None  # the members have no more to do, or train again: those that join wait until then
+            self._short_since = None  # the members have no more to do, or train again: newcomers wait until then
             return
         if len(self._waiting) + len(self._required) < self._bounds.smallest:
             self._fall_short(now)
@@ -442,21 +442,21 @@ class Rounds:
         self._form(tasks)
 
     def _break_off(self) -> None:
-        """Those that had begun the round have gone: the others, who may train, need not come to it."""
+        """Cancels a round if the tasks that began it have gone: the others may be training, and need not come."""
         if len(self._waiting) == (0 if self._world is None else self._joiners):
             self._began = None
-            self._suspected.clear()  # who saw them cut off has gone, and may have been the one that was
+            self._suspected.clear()  # the task that reported them has gone, and may itself have been cut off
             if not self._waiting:
                 self._short_since = None
 
     def _give_up_without_state(self) -> None:
-        """Nothing is waited for once all members are gone: those that come would have no state to take."""
+        """Fails once all members are gone: newcomers would have no state to take."""
         if self._world is not None and self._bounds.replaces and not self._staying and self._failed is None:
             self._fail(Failure.OVER if self.trained else Failure.NO_SURVIVOR)
 
     def _give_up_untrained(self) -> None:
-        """Nothing has been trained, and nothing will be: tasks that have left end well, and must not pass for a job
-        that has."""
+        """Fails if nothing has been trained and nothing will be: tasks that have left end well, but the job has done
+        nothing."""
         over = self._world is None and not self._admits and len(self._absent) == len(self._numbers)
         if over and Absence.LEAVING in self._absent.values() and self._failed is None:
             self._fail(Failure.LEFT)
@@ -469,7 +469,7 @@ class Rounds:
 
     @property
     def others_may_come(self) -> bool:
-        """Whether the tasks that have been admitted, with those that may be, can be enough for a world."""
+        """True if the admitted tasks, with those that may still be admitted, can be enough for a world."""
         return self._admits or len(self._numbers) - len(self._absent) >= self._bounds.smallest
 
     def _fail(self, why: Failure) -> None:
@@ -494,7 +494,7 @@ class Rounds:
         self._began = None
 
     def _next_tasks(self) -> list[TaskKey]:
-        """Survivors in the order of their ranks, then those that are new: the first to join come in, by the order of
+        """Survivors in the order of their ranks, then newcomers: the first to join come in, by the order of
         admission. So rank 0 is a survivor, which has the state that the others take."""
         last: Iterable[Member] = () if self._world is None else self._world.members
         survivors = [member.task for member in last if member.task in self._waiting]

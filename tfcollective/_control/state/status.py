@@ -28,7 +28,7 @@ def status_of(job: Job, now: float, wall: float) -> Mapping[str, object]:
 
 
 def _describe_world(membership: Membership, now: float, wall: float) -> Mapping[str, object]:
-    """How the world of an elastic job has changed, and what it waits for."""
+    """Describes how the world of an elastic job has changed, and what it waits for."""
     return {
         "size": len(membership.members),
         "min_size": membership.bounds.smallest,
@@ -64,6 +64,6 @@ def _describe(view: TaskView, now: float, *, ranked: bool) -> Mapping[str, objec
         "pid": view.pid,
         "heartbeat_age_s": age,
         "info": dict(view.info),
-        # Without its last output, which the report has: that of the hundreds that a long job replaces is too much.
+        # Without its last output, which the report has: a long job replaces hundreds of tasks, which is too much.
         "exit": None if view.exit is None else replace(view.exit, stderr_tail=()),
     }

@@ -49,5 +49,5 @@ class Store:
 
 
 def _size(value: object) -> int:
-    """How much room a value takes. A segment of a blob, which is a long text, is not encoded again to find that out."""
+    """Returns how much room a value takes. A segment of a blob, which is a long text, is not encoded again for that."""
     return len(value) if isinstance(value, str) and value.isascii() else len(json.dumps(value))

@@ -1,4 +1,4 @@
-"""One connection of a client to its coordinator: TLS, the greeting, then one request after the other."""
+"""A client's connection to its coordinator: TLS, the greeting, then one request after the other."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RECORD_BYTES = 1 << 14
 
 
 class CoordinatorUnreachableError(CoordinatorError):
-    """No process answers there (yet)."""
+    """Raised when no process answers at the address (yet)."""
 
 
 class UnprovenReplyError(CoordinatorError):
-    """What answers there does not hold the job key."""
+    """Raised when the process that answers does not hold the job key."""
 
 
 class CoordinatorRefusedError(CoordinatorError):
@@ -33,7 +33,7 @@ class CoordinatorRefusedError(CoordinatorError):
 
 
 class InterceptedError(CoordinatorError):
-    """What answers there is not the coordinator, but something that passes its words on."""
+    """Raised when the process that answers is not the coordinator but relays its messages."""
 
 
 class OtherJobError(CoordinatorError):
@@ -42,7 +42,7 @@ class OtherJobError(CoordinatorError):
 
 @dataclass(frozen=True)
 class Access:
-    """What a client has to know of a coordinator.
+    """The facts that a client needs to reach a coordinator.
 
     Attributes:
         endpoint: where it listens.
@@ -95,7 +95,7 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether another request can be sent: no reply is outstanding, and this end has not closed it."""
+        """True if another request can be sent: no reply is outstanding, and this end has not closed it."""
         return self._tls.fileno() >= 0
 
     def ask(self, path: str, body: bytes, timeout: float) -> tuple[int, bytes]:
@@ -141,7 +141,7 @@ class Connection:
         self._tls.sendall(data)
 
     def _receive(self, count: int) -> bytes:
-        """So many bytes. Raises OSError when they do not come in time."""
+        """Receives ``count`` bytes. Raises OSError if they do not come in time."""
         while len(self._received) < count:
             self._limit_wait()
             part = self._tls.recv(_RECORD_BYTES)
@@ -161,7 +161,7 @@ class Connection:
 
 @functools.lru_cache(maxsize=1)
 def client_context() -> ssl.SSLContext:
-    """No authority knows a coordinator's certificate: the greeting proves it."""
+    """Returns a context that checks no certificate: no authority knows the coordinator's; the greeting proves it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -37,7 +37,7 @@ class Unauthenticated(Exception):  # noqa: N818  an answer, not a fault of this 
 
 @dataclass(frozen=True)
 class Welcome:
-    """What both ends prove the key for.
+    """The values for which both ends prove that they hold the key.
 
     Attributes:
         job_id: the name of the coordinator's job.

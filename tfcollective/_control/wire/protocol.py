@@ -1,4 +1,4 @@
-"""What the coordinator and its clients have to agree on, and what a coordinator is started with."""
+"""The protocol between a coordinator and its clients, and the options that a coordinator is started with."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ MAX_BODY_BYTES = 4 << 20
 BACKLOG = 4096  # in a large job all connect at once
 REQUEST_HEAD = struct.Struct(">BI")  # the bytes of the path and of the body, which follow
 REPLY_HEAD = struct.Struct(">BI")  # the ReplyStatus, and the bytes of the body, which follows
-# JSON has no NaN and no infinity: in what tasks publish they travel as text, and become numbers again.
+# JSON has no NaN and no infinity: in published values they travel as text, and become numbers again.
 _NUMBERS = {text: float(text) for text in ("NaN", "Infinity", "-Infinity")}
 
 
 class ReplyStatus(IntEnum):
-    """What a reply is."""
+    """The kind of a reply."""
 
     OK = 0  # the answer
     CONFLICT = 1  # the request contradicts the state
@@ -35,7 +35,7 @@ class ReplyStatus(IntEnum):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What a coordinator is for.
+    """The options that a coordinator is started with.
 
     Attributes:
         job_id: the name of the job.
@@ -97,7 +97,7 @@ def write_published(info: Mapping[str, object]) -> dict[str, object]:
 
 
 def read_published(value: Any) -> Any:
-    """What :func:`write_published` was given."""
+    """Reverses :func:`write_published`."""
     if isinstance(value, Mapping):
         return {name: read_published(one) for name, one in value.items()}
     if isinstance(value, list):

@@ -11,7 +11,7 @@ _INTERVAL_S = 1.0
 
 
 class RefusalLog:
-    """At most one line a second; what comes in between is counted. Not thread-safe."""
+    """Logs at most one line a second and counts the refusals in between. Not thread-safe."""
 
     def __init__(self, log: logging.Logger, clock: Clock) -> None:
         self._log = log
