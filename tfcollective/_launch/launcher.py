@@ -304,7 +304,7 @@ def find_launcher(name: str) -> Launcher:
         raise ConfigError(f"unknown launcher {name!r}: expected one of {', '.join(sorted(known))}{meant}")
     try:
         launcher = point.load()()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # another package may raise anything, and must not stop jobs of other launchers
         raise LaunchError(f"the launcher {name!r} cannot be loaded: {error}") from error
     if not isinstance(launcher, Launcher):
         raise LaunchError(f"the launcher {name!r} ({point.value}) is no tfcollective launcher")

@@ -7,13 +7,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any
 
 from tfcollective.launcher import (
-    TIMING,
     ConfigError,
     HostedOutcome,
     JobOutcome,
@@ -29,6 +28,7 @@ from tfcollective.launcher import (
     single_server_topology,
 )
 from tfcollective_launchers.yarn.launcher import YarnLauncher
+from tfcollective_launchers.yarn.options import YarnOptions
 
 __all__ = ["Metrics", "run_on_yarn"]
 
@@ -63,24 +63,12 @@ def run_on_yarn(
     task_specs: Mapping[str, Any] | None = None,
     *,
     pyenv_zip_path: str | Mapping[Any, str] | None = None,
-    skein_client: Any = None,
-    files: Mapping[str, str] | None = None,
     env: Mapping[str, str] | None = None,
-    queue: str = "default",
-    acls: Any = None,
-    file_systems: Sequence[str] | str | None = None,
     eval_monitor_log_thresholds: Mapping[str, tuple[float | None, float | None]] | None = None,
     nb_retries: int = 0,
     custom_task_module: str | None = None,
     name: str = "RunOnYarn",
-    pre_script_hook: str | None = None,
     cuda_runtime_hdfs_path: str | None = None,
-    python: str | None = None,
-    pack: Mapping[str, Any] | None = None,
-    allocation_timeout: float = TIMING.allocation,
-    docker_image: str | None = None,
-    docker_mounts: Sequence[str] | str = (),
-    docker_network: str | None = None,
     launcher: str = _YARN,
     **options: Any,
 ) -> Metrics:
@@ -90,28 +78,18 @@ def run_on_yarn(
         experiment_fn: called without arguments on every rank and on the evaluator; returns an experiment, or trains by
             itself.
         task_specs: a TaskSpec for each role; the default is :func:`tfcollective.single_server_topology`.
-        pyenv_zip_path: a packed environment, or one for each node label; None: see ``python``.
-        skein_client: a client of skein's to use.
-        files: more files for every container, by what they are called there; a directory is packed.
+        pyenv_zip_path: a packed environment, or one for each node label. Without it and without ``python`` the running
+            environment is packed by cluster-pack.
         env: variables for every container.
-        queue: YARN's queue.
-        acls: who may see and change the application, as skein's ACLs or a mapping; the owner alone by default.
-        file_systems: further file systems that the job needs tokens for.
         eval_monitor_log_thresholds: for the evaluator's figures, the range in which one is worth a line at the end.
         nb_retries: how often to submit it again when it fails; errors that come again and Ctrl-C end it at once.
         custom_task_module: a module that every rank runs in place of ``experiment_fn``.
         name: what the application is called.
-        pre_script_hook: lines of bash that run in every container before Python.
         cuda_runtime_hdfs_path: refused: install TensorFlow with CUDA into the environment instead.
-        python: an interpreter that is there on every node, in place of ``pyenv_zip_path``. Without either, the running
-            environment is packed by cluster-pack.
-        pack: more arguments of ``cluster_pack.upload_env`` for that.
-        allocation_timeout: how long (s) to wait for all containers.
-        docker_image: the image in which the nodes' Docker runs all containers; None: no Docker.
-        docker_mounts: what they see of their node: ``SOURCE:TARGET:ro`` or ``:rw``.
-        docker_network: their network; None: the nodes' default.
         launcher: the platform; with ``"local"`` the same call runs on this machine, and what is YARN's is ignored.
-        **options: as for :func:`tfcollective.run`.
+        **options: the options of YARN, which ``docs/reference/command_line.md`` lists (``queue``, ``files``, ``acls``,
+            ``file_systems``, ``pre_script_hook``, ``python``, ``docker_image``, ...), ``skein_client``, a client of
+            skein's to use, and those of :func:`tfcollective.run`.
 
     Raises:
         ConfigError: as from :func:`tfcollective.run`, and for what is said above.
@@ -122,22 +100,8 @@ def run_on_yarn(
             "cuda_runtime_hdfs_path: CUDA comes with the environment now: put tensorflow[and-cuda] into what "
             "pyenv_zip_path names, and ask for gpus in the TaskSpec"
         )
-    platform: dict[str, Any] = {
-        "queue": queue,
-        "name": name,
-        "python": python,
-        "archive": pyenv_zip_path,
-        "pack": pack,
-        "files": files,
-        "acls": acls,
-        "file_systems": file_systems,
-        "pre_script_hook": pre_script_hook,
-        "allocation_timeout": allocation_timeout,
-        "docker_image": docker_image,
-        "docker_mounts": docker_mounts,
-        "docker_network": docker_network,
-        "skein_client": skein_client,
-    }
+    of_yarn = [one.name for one in fields(YarnOptions) if one.name in options]
+    platform = {"name": name, "archive": pyenv_zip_path, **{one: options.pop(one) for one in of_yarn}}
     specs = single_server_topology() if task_specs is None else task_specs
     options = {
         **options,
