@@ -156,7 +156,7 @@ def test_leaving_ends_what_waits_for_a_platform(monkeypatch):
 
 def test_an_invalid_timeout_is_refused():
     kept = cluster(np=1, launcher="yarn", platform={"allocation_timeout": "soon"})
-    with pytest.raises(ConfigError, match="allocation_timeout .*: expected a number of seconds"), kept:
+    with pytest.raises(ConfigError, match=r"allocation_timeout .*: expected a number of seconds"), kept:
         pass
 
 
