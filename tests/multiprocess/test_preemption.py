@@ -1,4 +1,4 @@
-"""Hosts of an elastic job that are to be taken away: their ranks leave in order, and the job goes on on the others.
+"""Preempted hosts of an elastic job: their ranks leave gracefully, and the job continues on the others.
 
 Each name of this machine is a host of its own here, with an agent of its own.
 """
@@ -50,7 +50,7 @@ def test_sigterm_to_an_agent_makes_ranks_leave(tmp_path):
         until((tmp_path / "began").exists, 60)
         os.kill(agent_of(tmp_path, 2), signal.SIGTERM)
         err = check(one, tmp_path, stay=[0, 1])
-    assert "127.0.0.2 is to be taken away (its agent got SIGTERM): worker:2, worker:3 are to leave the job" in err
+    assert "127.0.0.2 is preempted (its agent got SIGTERM): worker:2, worker:3 have to leave the job" in err
     assert "worker:2 has left in order" in err
     assert "generation 2: 2 ranks, without worker:2, worker:3" in err
     assert "went on without it" not in err  # nothing is lost
@@ -72,7 +72,7 @@ def test_a_users_command_preempts_a_host(tmp_path):
     program.chmod(0o700)
     with job(tmp_path, "--preemption-command", str(program)) as one:
         err = check(one, tmp_path, stay=[0])
-    assert f"127.0.0.2 is to be taken away (the preemption command said so: {program})" in err
+    assert f"127.0.0.2 is preempted (the preemption command said so: {program})" in err
 
 
 @every_notice
@@ -81,7 +81,7 @@ def test_a_rank_leaving_too_late_is_lost(tmp_path):
         until((tmp_path / "hangs").exists, 60)
         os.kill(agent_of(tmp_path, 1), signal.SIGTERM)
         err = check(one, tmp_path, stay=[0])
-    assert "had not left its node, which is to be taken away, within 1.5 s (--grace): the others went on" in err
+    assert "had not left its preempted node within 1.5 s (--grace): the others went on" in err
 
 
 @every_notice
@@ -92,7 +92,7 @@ def test_a_job_losing_every_host_has_failed(tmp_path):
         notice.touch()
         code, _, err = one.finish(90)
         assert code == 75, err
-        assert f"127.0.0.1 is to be taken away (there is a file {notice})" in err
+        assert f"127.0.0.1 is preempted (there is a file {notice})" in err
         assert "no rank is left whose state others could take" in err
         one.wait_until_gone(10.0)
 

@@ -95,7 +95,7 @@ def test_a_users_command_preempts_a_node(slurm, tmp_path):
     with slurm.allocation(1, 1, 1) as environ, job(environ, tmp_path, 2, 2, *options) as one:
         code, _, err = one.finish(240)
         assert code == 0, err
-        assert f"node3 is to be taken away (the preemption command said so: {program})" in err
+        assert f"node3 is preempted (the preemption command said so: {program})" in err
         assert "worker:2 has left in order" in err
         found, count = sizes(tmp_path)
         assert (found[0], found[-1], count) == (3, 2, 2)

@@ -105,7 +105,7 @@ class PeerLostError(CollectiveError, ConnectionError):
 
 
 class CollectiveAbortedError(CollectiveError):
-    """Another rank asked all to stop; ``peer`` is that rank and the message holds its cause."""
+    """Another rank aborted the collective; ``peer`` is that rank and the message holds its cause."""
 
     code = Code.ABORTED
 

@@ -87,7 +87,7 @@ class ExceptionRecord:
 
 
 class ExitReason(str, Enum):
-    """Why a process ended, as its observers saw it. Its own account is in :attr:`ExitRecord.exception`."""
+    """The reason why a process ended, as its observers saw it. Its own account is in :attr:`ExitRecord.exception`."""
 
     ENDED = "ended"  # it ended by itself, or was killed for what it did or did not do
     PEER = "peer"  # another task's failure, as a program says that leaves no record of an exception

@@ -69,7 +69,7 @@ class UnauthenticatedLimit(Generic[_Connection]):
         return found
 
     def oldest(self, now: float) -> _Connection | None:
-        """The one that has waited longest; None if there is none."""
+        """Returns the connection that has waited longest; None if there is none."""
         return next(iter(self._waiting.silent(0.0, now)), None)
 
 

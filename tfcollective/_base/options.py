@@ -79,7 +79,7 @@ class Option:
     needed: bool = False
 
     def title(self, name: str) -> str:
-        """How errors call it: by the field's name, which Python code uses, and the usual flag."""
+        """Returns its name in errors: the field's name, which Python code uses, and the usual flag."""
         return f"{name} ({self.flags[0]})" if self.flags else name
 
     def read(self, name: str, given: Any) -> Any:
@@ -321,7 +321,7 @@ def seconds(*, above_zero: bool = True, most: float = MOST_SECONDS) -> Kind:
 
 
 def choice(*words: str, others: Mapping[str, str] | None = None) -> Kind:
-    """One of a few words, in upper or lower case; ``others`` are further words, and what they mean."""
+    """Accepts one of a few words, in upper or lower case; ``others`` maps further words to these."""
     meant = {**{word: word for word in words}, **{word.lower(): ours for word, ours in (others or {}).items()}}
     read = lambda given: meant.get(given.lower(), given) if isinstance(given, str) else given  # noqa: E731
     return Kind(read, _unless(words.__contains__, f"one of {', '.join(words)}"), f"[{'|'.join(words)}]")

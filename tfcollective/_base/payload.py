@@ -1,4 +1,4 @@
-"""The one module that pickles: user objects only (functions, results, objects of collectives), never control messages.
+"""Pickles user objects (functions, results, objects of collectives), never control messages; nothing else pickles.
 
 Unpickling runs code. Callers hand :func:`loads` only bytes that came over a channel on which both ends have proved
 that they hold the job key, or bytes that a :class:`Seal` proves.
@@ -75,7 +75,7 @@ def seal(data: bytes, key: bytes, where: Sequence[object]) -> bytes:
 
 
 def open_seal(sent: bytes, key: bytes, where: Sequence[object]) -> Seal | None:
-    """What :func:`seal` said with the same key and ``where``; None if it is proved wrong."""
+    """Reverses :func:`seal` with the same key and ``where``; None if the proof is wrong."""
     body, proof = sent[:-_DIGEST_BYTES], sent[-_DIGEST_BYTES:]
     if len(sent) != SEAL_BYTES or not hmac.compare_digest(proof, _proof(body, key, where)):
         return None

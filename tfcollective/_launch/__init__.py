@@ -1,4 +1,4 @@
-"""From a job to its outcome: a specification, a plan, nodes that carry it out, and a report.
+"""Launches jobs: from a specification over a plan and the nodes that carry it out to an outcome and its report.
 
 In the order in which a job goes through them:
 

@@ -111,7 +111,7 @@ def run_function_job(spec: JobSpec, launcher: str) -> Results:
 
 
 def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:
-    """The one that is given."""
+    """Returns ``fn`` or ``func``, whichever was passed."""
     given = [one for one in (fn, func) if one is not None]
     if len(given) != 1:
         raise ConfigError("give the function to call once: as fn, or as func, which is Horovod's name for it")
@@ -149,12 +149,12 @@ def _launcher_for(spec: JobSpec) -> str:
 
 
 def results_wanted(spec: JobSpec, outcome: JobOutcome) -> int:
-    """How many ranks have to have left a result. Of an elastic job, some may have left before its end."""
+    """Returns how many ranks must have a result. In an elastic job, some may have left before its end."""
     return spec.num_proc if spec.bounds is None else len(outcome.results)
 
 
 def results_of(outcome: JobOutcome, count: int) -> Results:
-    """What a job's function has returned on each of ``count`` ranks; raises what :func:`run` does when it failed."""
+    """Returns the results of a job's function on ``count`` ranks; if the job failed, raises what :func:`run` does."""
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
     cause = outcome.judge().first

@@ -1,4 +1,4 @@
-"""What a launcher is, what it gives back, and how one is found by its name."""
+"""The interface of a launcher, its result, and how a launcher is found by its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class StartFailure:
 
 @dataclass(frozen=True)
 class AuxiliaryTaskEnd:
-    """How a task outside the world ended.
+    """The end of a task outside the world.
 
     Attributes:
         task: its role, as text.
@@ -61,7 +61,7 @@ class AuxiliaryTaskEnd:
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended.
+    """The outcome of a job.
 
     Attributes:
         exits: the records of the ranks that ended, in rank order; without those that an elastic job has outlasted.
@@ -110,7 +110,7 @@ class JobOutcome:
         return self.judge().cause
 
     def judge(self, restarts: int = 0) -> Verdict:
-        """What the ends mean that the job has not outlasted. ``restarts``: how often it may still be started again."""
+        """Returns the verdict on the ends that the job has not outlasted. ``restarts``: how many are left."""
         standing = Standing(
             met=self.initialised,
             broken=self.start_failure is not None,
@@ -122,7 +122,7 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a platform gives to a job, for people: a few words on each, or none where it gives nothing.
+    """A platform's capabilities, for people: a few words on each, or none if it lacks one.
 
     Attributes:
         start: what starts the agents, and where.
@@ -173,12 +173,12 @@ class Launcher(ABC):
         return ()
 
     def preview(self, spec: JobSpec) -> str:
-        """What :meth:`run` would do, for people; changes nothing."""
+        """Describes what :meth:`run` would do; changes nothing."""
         return describe(self.plan(spec))
 
     @abstractmethod
     def plan(self, spec: JobSpec) -> Plan:
-        """What :meth:`run` would do; changes nothing."""
+        """Returns the plan that :meth:`run` would carry out; changes nothing."""
 
     @abstractmethod
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
@@ -190,12 +190,12 @@ class Launcher(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  most have nothing
-        """After the last :meth:`run` of a job: gives up what its restarts share."""
+        """Releases what the restarts of a job share; called after the last :meth:`run`."""
 
 
 @dataclass(frozen=True)
 class JobDescription:
-    """What a platform tells of one of its jobs.
+    """A platform's description of one of its jobs.
 
     Attributes:
         facts: names and values, for people.
@@ -211,11 +211,11 @@ class JobManager(ABC):
 
     @abstractmethod
     def owns(self, job: str) -> bool:
-        """Whether ``job`` is written as this platform writes the ids of its jobs."""
+        """True if ``job`` has the form of this platform's job ids."""
 
     @abstractmethod
     def describe(self, job: str) -> JobDescription:
-        """What is known of it; LaunchError when the platform does not know it or cannot be asked."""
+        """Describes the job; raises LaunchError if the platform does not know it or cannot be asked."""
 
     @abstractmethod
     def show_logs(self, job: str) -> int:
@@ -238,12 +238,12 @@ class Finding:
 
     @classmethod
     def note(cls, name: str, detail: str, remedy: str) -> Finding:
-        """What works, but slower or not everywhere."""
+        """Returns a finding for something that works, but slower or not everywhere."""
         return cls(name, True, detail, remedy, noted=True)
 
     @classmethod
     def of(cls, name: str, look: Callable[[], str], remedy: str) -> Finding:
-        """What ``look`` returns as the detail; the TfCollectiveError that it raises as what is wrong."""
+        """Returns a finding whose detail is the result of ``look``, or the TfCollectiveError that it raises."""
         try:
             return cls(name, True, look())
         except TfCollectiveError as error:
@@ -251,7 +251,7 @@ class Finding:
 
     @staticmethod
     def until_one_fails(steps: Iterable[Callable[[], Finding]]) -> Iterator[Finding]:
-        """One finding after the other, to the first that failed: what comes next could not work."""
+        """Yields one finding after the other, up to the first that failed: later steps could not work."""
         for step in steps:
             finding = step()
             yield finding
@@ -338,7 +338,7 @@ def options_by_launcher() -> dict[str, type[Options]]:
 
 
 def table_of_platforms() -> str:
-    """What each of our own launchers says of its platform, as a table in Markdown.
+    """Returns the capabilities of our own launchers' platforms, as a table in Markdown.
 
     Raises LaunchError when one cannot be loaded.
     """

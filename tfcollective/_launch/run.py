@@ -47,7 +47,7 @@ Assign = Callable[[Sequence[NodeFacts]], Assignment]
 
 @dataclass(frozen=True)
 class Enrolment:
-    """How the nodes of a job come, where that does not follow from its plan.
+    """The way in which the nodes of a job come, if that does not follow from its plan.
 
     Attributes:
         names: the nodes to ask for; None: the hosts of the plan.
@@ -65,19 +65,19 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class NodesRun:
-    """How a job on nodes ended, and its nodes."""
+    """The outcome of a job on nodes, and its nodes."""
 
     outcome: JobOutcome
     nodes: tuple[Node, ...]
 
 
 def by_name(plan: Plan) -> Assign:
-    """Every node runs what the plan says of the host with its name."""
+    """Returns an assignment in which every node runs the part of the plan for the host of its name."""
     return lambda found: Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in found))
 
 
 def client_of(job: Job, nodes: int) -> CoordinatorClient:
-    """For the launcher's own waits: one for each node, and its orders."""
+    """Returns a client for the launcher's own waits, one for each node, and its orders."""
     return CoordinatorClient.to(job.coordinator, job.key, job.job_id, connections=2 * nodes + 1)
 
 
@@ -193,8 +193,8 @@ def run_on_nodes(
 def _assigned(
     job: Job, client: CoordinatorClient, provider: NodeProvider, assign: Assign, found: Sequence[NodeFacts]
 ) -> Assignment:
-    """Which of the nodes that have come runs what, also for the job. Raises ConfigError when they cannot run it: then
-    they have been dismissed."""
+    """Returns which of the nodes that have come runs what, and tells the job. Raises ConfigError if they cannot run it,
+    after dismissing them."""
     try:
         assignment = assign(found)
     except ConfigError as error:
@@ -272,7 +272,7 @@ def _without_node(assignment: Assignment) -> list[TaskKey]:
 
 
 def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[NodeFacts]) -> bool:
-    """Whether an elastic job may begin though only these nodes have come: others may come later."""
+    """True if an elastic job may begin although only these nodes have come: others may come later."""
     bounds, refills = job.spec.bounds, provider.refill is not Refill.NONE
     if bounds is None or not (provider.arrival is Arrival.OPEN or (provider.takes_nodes and refills)):
         return False
@@ -285,7 +285,7 @@ def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[
 
 
 def _slots_of(hosts: Sequence[Host], name: str, at_least: int) -> int:
-    """How many ranks this host may have."""
+    """Returns how many ranks this host may have."""
     return max([at_least, *(one.slots for one in hosts if one.name == name)])
 
 

@@ -262,7 +262,7 @@ class Session:
             RendezvousError: there is no next world; says why.
             UnsupportedError: the job is not elastic.
             SystemExit: training is complete, rank 0 has done what this rank would have to do again; or this rank's node
-                is to be taken away, and it leaves in order.
+                is preempted, and it leaves gracefully.
         """
         from tfcollective._control.client.client import AskedToLeaveError, TrainingOverError
 

@@ -1,4 +1,4 @@
-"""What says that a node is to be taken away; the test advances the clock."""
+"""The notice that a node is preempted; the test advances the clock."""
 
 import signal
 import subprocess

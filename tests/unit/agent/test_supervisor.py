@@ -460,7 +460,7 @@ def test_ranks_of_a_preempted_node_have_grace(tmp_path, clock):
     assert [ends[f"worker:{index}"].exit_code for index in range(2)] == [0, 1]
     last = ends["worker:2"]
     assert (last.signal, last.stopped) == (signal.SIGKILL, False)
-    assert last.note == "had not left its node, which is to be taken away, within 30 s (--grace)"
+    assert last.note == "had not left its preempted node within 30 s (--grace)"
     assert all(record.leaving and not record.raised for record in reports.ended)
 
 

@@ -66,7 +66,7 @@ _Follow = Callable[[CoordinatorClient, int], None]
 
 
 def main(stdin: int = 0) -> int:
-    """What launchers start: settings and orders come over stdin. Returns the exit code."""
+    """Runs the agent that a launcher starts; settings and orders come over stdin. Returns the exit code."""
     orders = Orders(stdin)
     while (line := orders.next()) is None and not orders.ended:
         orders.fill()
@@ -111,17 +111,17 @@ def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
             return part.exit_code
         failed, deadline = True, Deadline.after(min(settings.timeout, TIMING.rejoin))
         _LOG.warning("agent: the job failed; waiting for its next start, at most %.0f s", deadline.remaining())
-        time.sleep(TIMING.next_start)  # nothing tells that the coordinator of the failed start has ended
+        time.sleep(TIMING.next_start)  # until the coordinator of the failed start has ended, which nobody reports
 
 
 @dataclass(frozen=True)
 class _Part:
-    """How this node's part of one start of the job ended.
+    """The end of this node's part of one start of the job.
 
     Attributes:
         end: as the launcher hears it.
-        lost: whether the launcher is gone: what has started this agent may try again.
-        left: whether the node was to be taken away, and the job goes on without it.
+        lost: whether the launcher is gone: the agent may be started again.
+        left: whether the node was preempted, and the job continues without it.
         again: whether the job has failed, and is started again.
     """
 
@@ -132,8 +132,8 @@ class _Part:
 
     @property
     def exit_code(self) -> int:
-        """What a platform, or a person, sees of it. A container that SIGTERM ends says so: one that ended with 0 would
-        have done its work, and would not be replaced."""
+        """The exit code for a platform or a person. A container that SIGTERM ends reports that: with exit code 0 it
+        would pass for complete, and would not be replaced."""
         if self.lost:
             return ExitCode.LOST
         if self.left and self.end.signal is None and os.getpid() == 1:
@@ -142,7 +142,7 @@ class _Part:
 
 
 def _served(settings: NodeSettings, key_file: Path | None, until: Deadline) -> _Part:
-    """One start of the job, which the launcher begins before the deadline."""
+    """Serves one start of the job, which the launcher begins before the deadline."""
     reader, writer = socket.socketpair()
 
     def follow(client: CoordinatorClient, number: int) -> None:
@@ -161,7 +161,7 @@ class _NotNowError(CoordinatorError):
 
 
 class _Stopped(Exception):  # noqa: N818  not an error
-    """A signal has asked for the end before there was anything to end."""
+    """A signal asked this agent to end before it had started anything."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -196,7 +196,7 @@ def _serve(
             except _Stopped as stopped:
                 part = _Part(stopped.end)
             except Exception as error:
-                _tell(client, number, End(str(error) or repr(error)))  # else the launcher learns of silence only
+                _tell(client, number, End(str(error) or repr(error)))  # else the launcher only notices the silence
                 raise
             finally:
                 heartbeat.stop()
@@ -205,7 +205,7 @@ def _serve(
 
 
 def _heartbeat(relay: BeatRelay, interrupts: Interrupts) -> Heartbeat:
-    """Until the first order says otherwise, the coordinator may be silent for as long as ranks allow."""
+    """Starts the heartbeat. Until the first order, the coordinator may be silent for as long as ranks allow."""
 
     def lost(cause: str) -> None:
         _LOG.error("agent: %s: ending the ranks", cause)
@@ -225,7 +225,7 @@ def _tell(client: CoordinatorClient, number: int, end: End) -> None:
 
 
 def _wait(orders: Orders, interrupts: Interrupts, seconds: float) -> None:
-    """Until there is an order, at most so long. Raises _Stopped and _LauncherGoneError."""
+    """Waits up to ``seconds`` for an order. Raises _Stopped and _LauncherGoneError."""
     with selectors.DefaultSelector() as selector:
         selector.register(orders, selectors.EVENT_READ)
         selector.register(interrupts, selectors.EVENT_READ)
@@ -251,7 +251,7 @@ def _first_order(orders: Orders, interrupts: Interrupts, timeout: float) -> byte
 
 
 def _accepted(order: bytes) -> AgentConfig:
-    """What the first order asks for; ConfigError when it is to go away, _NotNowError when it may try again."""
+    """Returns the configuration in the first order. Raises ConfigError on refusal, _NotNowError if only for now."""
     first = decode(order, FirstOrder, "the first order")
     if first.refused is not None:
         raise _NotNowError(first.refused) if first.again else ConfigError(first.refused)
@@ -316,13 +316,13 @@ class Supervision:
     """The loop of an agent's main thread while its processes run: children, orders, signals, the loss of the launcher.
 
     Args:
-        supervisor: of the processes, which have been started.
+        supervisor: supervises the processes, which have been started.
         orders: the launcher's.
         interrupts: signals, and the loss of the coordinator.
         serve: called with each task that is started later, before it is.
-        place: gives a process that is started later what only this node knows.
-        elastic: whether the job goes on without this node: then SIGTERM is the notice that the node is to be taken
-            away. The launcher, which ends the job, says so by an order.
+        place: adds to a process that is started later what only this node knows.
+        elastic: whether the job continues without this node: then SIGTERM is the notice that the node is preempted.
+            The launcher ends the job by an order.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class Supervision:
         self._elastic = elastic
 
     def run(self) -> End:
-        """Until all processes have ended; how that came."""
+        """Runs until all processes have ended; returns how."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._orders, selectors.EVENT_READ, self._obey)
             selector.register(self._interrupts, selectors.EVENT_READ, self._react)

@@ -1,4 +1,4 @@
-"""What a node is like, how it enrols with the coordinator, and what follows from it for its processes."""
+"""The facts of a node, its enrolment with the coordinator, and the placement of its processes."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def node_client(settings: NodeSettings) -> CoordinatorClient:
 
 
 def own_address(settings: NodeSettings) -> str:
-    """Where the other ranks reach those of this node: on the interface that is wanted, else on the one that leads to
-    the coordinator. Raises ConfigError or CoordinatorError when there is none."""
+    """Returns the address at which other ranks reach those of this node: on the chosen interface, else on the one with
+    the route to the coordinator. Raises ConfigError or CoordinatorError if there is none."""
     if settings.network_interfaces:
         return choose_address(interface_addresses(), settings.network_interfaces)
     found = route_address(Endpoint.parse(settings.coordinator).host)

@@ -1,4 +1,4 @@
-"""What the main thread of an agent waits for: its launcher's orders, signals, and news of other threads.
+"""The events that wake the main thread of an agent: its launcher's orders, signals, and news from other threads.
 
 Orders come line by line, over stdin or from the coordinator. Their reader sees no difference: what the coordinator has
 is written into a socket, whose other end is read as stdin is.
@@ -33,7 +33,7 @@ class Orders:
         self.ended = False
 
     def fileno(self) -> int:
-        """What to wait on before :meth:`fill`."""
+        """The descriptor to wait on before :meth:`fill`."""
         return self._descriptor
 
     def fill(self) -> None:
@@ -88,12 +88,12 @@ class Interrupts:
         self._writer.close()
 
     def coordinator_lost(self) -> None:
-        """From any thread."""
+        """Wakes the main thread because the coordinator is lost; from any thread."""
         with suppress(OSError):  # the agent has ended meanwhile
             self._writer.send(bytes([COORDINATOR_LOST]))
 
     def fileno(self) -> int:
-        """What to wait on before :meth:`read`."""
+        """The descriptor to wait on before :meth:`read`."""
         return self._reader.fileno()
 
     def read(self) -> bytes:

@@ -62,7 +62,7 @@ class LineSplitter:
         self._rest = rest[start:]
 
     def finish(self) -> bytes:
-        """What is left at the end of the stream."""
+        """Returns the rest at the end of the stream."""
         rest, self._rest = self._rest, b""
         return rest
 
@@ -86,7 +86,7 @@ class Tail:
 
 
 class Console:
-    """Where all processes' output goes: a descriptor that several threads write whole pieces to."""
+    """The destination of all processes' output: a descriptor that several threads write whole pieces to."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

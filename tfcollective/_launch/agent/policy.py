@@ -1,4 +1,4 @@
-"""When an agent stops its processes, and how hard: pure."""
+"""Decides when an agent stops its processes, and with which signals: pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfcollective._base.timing import Timing
 
 
 class StopCause(str, Enum):
-    """Why the processes have to end."""
+    """The reason why the processes have to end."""
 
     FAILURE = "failure"  # one of them failed
     ELSEWHERE = "elsewhere"  # a process of another agent failed, or its host was lost
     REQUEST = "request"  # a person or a platform asked for it, with a signal to the launcher or to the agent
-    ABANDONED = "abandoned"  # the launcher is gone, or goes on without this node
-    PREEMPTION = "preemption"  # the node is to be taken away, and the job goes on: they have been asked to leave
+    ABANDONED = "abandoned"  # the launcher is gone, or continues without this node
+    PREEMPTION = "preemption"  # the node is preempted and the job continues: they have been asked to leave
 
 
 @dataclass(frozen=True)

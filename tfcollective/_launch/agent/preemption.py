@@ -1,4 +1,4 @@
-"""Looks for the notice that a node is to be taken away: a file, or what a command says, as the user has named them."""
+"""Looks for the notice that a node is preempted: a file or a command that the user has named."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class PreemptionWatch:
     :meth:`ended` the processes whose end it learns of.
 
     Args:
-        file: the node is to be taken away when there is a file of this name; None: that says nothing.
-        command: it is when this command ends with exit code 0; empty: none. Any other end says that it stays, and so
-            does a command that takes longer than :attr:`Timing.preemption_command`, which is killed.
+        file: the node is preempted once this file exists; None: no file is a notice.
+        command: the node is preempted once this command ends with exit code 0; empty: none. Any other end means that
+            it stays, and so does a command that takes longer than :attr:`Timing.preemption_command`, which is killed.
         environ: the command's environment.
         cwd: its working directory; None: this process's.
 
     Attributes:
-        notice: why the node is to be taken away; "": it is not, as far as is known.
+        notice: the notice that the node is preempted; "": there is none so far.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PreemptionWatch:
 
     @property
     def wake_at(self) -> float | None:
-        """When :meth:`tick` has something to do (monotonic), or None."""
+        """The time (monotonic) at which :meth:`tick` has something to do, or None."""
         return min((at for at in (self._next, self._kill_at) if at is not None), default=None)
 
     def tick(self) -> None:

@@ -1,5 +1,5 @@
-"""What a node's agent and its launcher say to each other: values that travel as lines of JSON, over the agent's stdin
-or through the coordinator."""
+"""The protocol between a node's agent and its launcher: values that travel as lines of JSON, over the agent's stdin or
+through the coordinator."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ HOROVOD_PACKAGES = Path(__file__).resolve().parents[2] / "horovod" / "_alias"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What an agent has to know before it can enroll: a value that travels as one line of JSON, never in argv.
+    """The settings that an agent needs to enrol: a value that travels as one line of JSON, never in argv.
 
     Attributes:
         coordinator: HOST:PORT.
         key: the job key in hexadecimal.
         name: what the launcher calls this node.
-        network_interfaces: names or networks of the interface that its ranks are to use; empty: what leads to the
+        network_interfaces: names or networks of the interface for its ranks; empty: the one with the route to the
             coordinator.
         slots: how many ranks it takes; None: the launcher decides.
         timeout: how long (s) to try to reach the coordinator, and then to wait for the first order.
-        executable: what its ranks run in place of the launcher's interpreter; None: the interpreter that runs this.
-        ports: how many free ports it is to name, for a TF_CONFIG.
+        executable: the interpreter of its ranks in place of the launcher's; None: the agent's own.
+        ports: how many free ports it has to report, for a TF_CONFIG.
         mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
         instance: see :class:`NodeFacts`.
     """
@@ -54,7 +54,7 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node says of itself when it enrolls. Whatever another version leaves out is empty.
+    """The facts that a node reports when it enrols. Facts that another version leaves out are empty.
 
     Attributes:
         name: what its launcher, or its platform, calls it.
@@ -62,7 +62,7 @@ class NodeFacts:
         address: where its ranks can be reached.
         version: of tfcollective.
         python: the version of its interpreter.
-        executable: what its ranks run.
+        executable: the interpreter of its ranks.
         packages: the directory of the packages for Horovod's names.
         slots: how many ranks it takes; None: the launcher decides.
         rank: what MPI has given it, if any.
@@ -71,7 +71,7 @@ class NodeFacts:
         number: the order of enrolment; the launcher's side fills it in.
         instance: what its platform calls this one of those that have its name one after another; empty: none has it
             again.
-        unreadable: why what it has said cannot be read; the launcher's side fills it in.
+        unreadable: why its facts cannot be read; the launcher's side fills it in.
     """
 
     name: str = ""
@@ -92,7 +92,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class FirstOrder:
-    """What an :class:`AgentConfig` may come instead of: why the node is to go away; ``again``: it may try again."""
+    """A refusal, sent in place of an :class:`AgentConfig`: its reason; ``again``: the node may try again."""
 
     refused: str | None = None
     again: bool = False
@@ -100,11 +100,11 @@ class FirstOrder:
 
 @dataclass(frozen=True)
 class End:
-    """How an agent ended.
+    """The end of an agent.
 
     Attributes:
         failure: what went wrong, or None.
-        signal: the name of the signal with which another process than the launcher has asked for the end, or None.
+        signal: the name of the signal by which a process other than the launcher asked for the end, or None.
     """
 
     failure: str | None = None
@@ -112,7 +112,7 @@ class End:
 
     @property
     def exit_code(self) -> int:
-        """What a platform, or a person, sees of it."""
+        """The exit code for a platform or a person."""
         if self.signal is not None:
             return SIGNAL_BASE + Signals[self.signal]
         return ExitCode.OK if self.failure is None else ExitCode.INTERNAL
@@ -125,7 +125,7 @@ def refusal_line(reason: str, again: bool = False) -> bytes:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One process to run: its task, its rank, its command and what to add to its environment.
+    """A process to run: its task, its rank, its command and the additions to its environment.
 
     An auxiliary task has no rank (``NO_RANK``); when it fails, the others go on.
 
@@ -143,23 +143,23 @@ class WorkerPlan:
 
     @property
     def is_auxiliary_task(self) -> bool:
-        """Whether it runs outside the world."""
+        """True if it runs outside the world."""
         return self.rank == NO_RANK
 
     @property
     def label(self) -> str:
-        """What its lines of output begin with: the rank, or what stands for it."""
+        """The prefix of its output lines: the rank, or the role of an auxiliary task."""
         return self.task.type if self.is_auxiliary_task else str(self.rank)
 
     @property
     def place(self) -> str:
-        """Which slot of which host it has, for people; empty on the launcher's machine."""
+        """The host and slot that it runs in, for people; empty on the launcher's machine."""
         return f"{self.host}, slot {self.local_rank}" if self.host and not self.is_auxiliary_task else self.host
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessOptions:
-    """How all processes of a job run: the options of the job that its agents get."""
+    """The options of all processes of a job, which its agents get."""
 
     cwd: str | None = processes(
         PATH, "Working directory of the ranks.", "--cwd", metavar="DIR", default="the current one"
@@ -205,13 +205,13 @@ class ProcessOptions:
 
     @property
     def process_options(self) -> dict[str, Any]:
-        """These, by name."""
+        """These options by name."""
         return {one.name: getattr(self, one.name) for one in fields(ProcessOptions)}
 
 
 @dataclass(frozen=True)
 class AgentConfig(ProcessOptions):
-    """One node's part of a job.
+    """The part of a job that one node runs.
 
     Attributes:
         job_id: the name of the job.
@@ -221,11 +221,11 @@ class AgentConfig(ProcessOptions):
         beat_every: how often (s) it sends a heartbeat.
         lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
             the end of the launcher ends the agent's stdin, too.
-        placed: whether the processes have all that follows from their node already: threads, GPUs, address.
+        placed: whether the processes already have the settings of their node: threads, GPUs, address.
         elastic: whether the job outlasts the loss of a process.
         outlasts_errors: whether it also outlasts one that ends by an error of the program.
         slots: of an elastic job: how many ranks this node may have.
-        comes_again: whether the launcher starts the job again when it fails, and this agent is to join it again then.
+        comes_again: whether the launcher starts a failed job again, which this agent then has to join.
     """
 
     job_id: str
@@ -271,8 +271,8 @@ class KillCommand:
 
 @dataclass(frozen=True)
 class StartCommand:
-    """A later line on the stdin of an elastic job's agent: start one more process. Its rank is what its output is
-    labelled with. ``slots``: how many ranks the node may have now."""
+    """A later line on the stdin of an elastic job's agent: start one more process. Its rank is the label of its output.
+    ``slots``: how many ranks the node may have now."""
 
     worker: WorkerPlan
     slots: int
@@ -280,8 +280,8 @@ class StartCommand:
 
 @dataclass(frozen=True)
 class LeaveCommand:
-    """A later line on the stdin of an elastic job's agent: this task is to leave in order, at a commit, as all do
-    where the node is to be taken away; ``why`` is for people, and ``change`` the number of the launcher's decision."""
+    """A later line on the stdin of an elastic job's agent: this task has to leave gracefully, at a commit, as all do on
+    a preempted node; ``why`` is for people, and ``change`` the number of the launcher's decision."""
 
     task: TaskKey
     why: str
@@ -308,7 +308,7 @@ Command = StopCommand | SignalCommand | KillCommand | StartCommand | PrepareComm
 
 @dataclass(frozen=True)
 class Order:
-    """One command as it travels, a line of JSON: exactly one of them is there."""
+    """A line of JSON with exactly one command."""
 
     stop: StopCommand | None = None
     signal: SignalCommand | None = None
@@ -335,7 +335,7 @@ class Order:
 
     @property
     def command(self) -> Command:
-        """What it says."""
+        """The command in this order."""
         return self._given[0]
 
 

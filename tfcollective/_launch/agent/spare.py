@@ -37,7 +37,7 @@ _FLAGS_WITH_VALUE = ("-W", "-X")
 
 @dataclass(frozen=True)
 class SpareOrder:
-    """What a spare becomes: Python's arguments behind its flags, and the whole environment."""
+    """The rank that a spare becomes: Python's arguments after its flags, and the whole environment."""
 
     arguments: tuple[str, ...]
     env: Mapping[str, str]
@@ -79,8 +79,8 @@ class Spare:
     def start(
         cls, argv: Sequence[str], modules: Sequence[str], env: Mapping[str, str], cwd: str | None
     ) -> Spare | None:
-        """One for ranks with this command and, but for what tells them apart, this environment; None when their
-        command does not run Python. Raises OSError when it cannot be started."""
+        """Starts a spare for ranks with this command and, apart from variables of single ranks, this environment;
+        returns None if the command does not run Python. Raises OSError if it cannot be started."""
         call = PythonCall.of(argv)
         if call is None:
             return None
@@ -89,7 +89,7 @@ class Spare:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The process id."""
         return self._process.pid
 
     def become(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
@@ -137,7 +137,7 @@ def main() -> int:
 
 
 def _close_stdin() -> None:
-    """From now on it is empty, as that of other ranks."""
+    """Makes stdin empty, as it is for other ranks."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

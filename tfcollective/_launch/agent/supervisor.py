@@ -50,9 +50,9 @@ from tfcollective._launch.agent.spare import Spare
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
 _NOT_FOUND = 127
-_KILLED = SIGNAL_BASE + signal.SIGKILL  # what a shell returns for a program that SIGKILL has ended
-_HIDDEN = 1  # the exit code that counts where that of a command says nothing of the program in it
-# A script for Horovod, on its engine, leaves no record: this is all that it says when another rank has ended.
+_KILLED = SIGNAL_BASE + signal.SIGKILL  # a shell's exit code for a program that SIGKILL has ended
+_HIDDEN = 1  # the exit code to report if the command's says nothing about its program
+# A script on Horovod's engine leaves no record: this is its only sign that another rank has ended.
 _HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
 _OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
@@ -66,7 +66,7 @@ class _Worker:
     pumps: list[OutputPump] = field(default_factory=list)
     why_killed: str = ""
     reason: ExitReason = ExitReason.ENDED  # if it is killed
-    leaves: bool = False  # it alone was asked to
+    leaves: bool = False  # it alone was asked to leave
 
     @property
     def stderr_pump(self) -> OutputPump | None:
@@ -105,8 +105,8 @@ class Supervisor:
         self._stop: Stop | None = None
         self._leaving = False
         self._schedule: list[tuple[float, int]] = []
-        self._departures: list[tuple[float, int, int]] = []  # when, which signal, to which process that is to leave
-        self._orphaned: list[tuple[float, int, _Worker]] = []  # when, which signal, to what this one has left
+        self._departures: list[tuple[float, int, int]] = []  # when, which signal, to which leaving process
+        self._orphaned: list[tuple[float, int, _Worker]] = []  # when, which signal, to this one's descendants
         self._preemption = PreemptionWatch(
             config.preemption_file, config.preemption_command, environ_snapshot(), config.cwd, self._limits, clock
         )
@@ -114,12 +114,12 @@ class Supervisor:
 
     @property
     def done(self) -> bool:
-        """Whether all processes have ended, and no more will be started."""
+        """True once all processes have ended and no more will be started."""
         return not self._running and (self._finishes or self._stop is not None)
 
     @property
     def wake_at(self) -> float | None:
-        """When :meth:`tick` has something to do (monotonic), or None."""
+        """The time (monotonic) at which :meth:`tick` has something to do, or None."""
         own = [one[0] for one in self._schedule[:1]]
         own += [one[0] for one in self._departures[:1]]
         own += [one[0] for one in self._orphaned[:1]]
@@ -127,12 +127,12 @@ class Supervisor:
 
     @property
     def leaving(self) -> bool:
-        """Whether the node is to be taken away, and the job goes on without its processes."""
+        """True if the node is preempted and the job continues without its processes."""
         return self._leaving
 
     @property
     def failed(self) -> bool:
-        """Whether the processes were ended because the job has failed, here or elsewhere."""
+        """True if the processes were ended because the job has failed, here or elsewhere."""
         return self._stop is not None and self._stop.cause in _OF_A_FAILURE
 
     def start(self) -> None:
@@ -169,7 +169,7 @@ class Supervisor:
         if self._spare is not None or self._finishes or self._leaving or self._stop is not None:
             return
         try:
-            # Without the task of another rank: the kernel shows this environment of what it will fork, too.
+            # Without the task of another rank: the kernel also shows this environment for processes that it forks.
             env = {name: value for name, value in self._env_of(worker).items() if name != variable("task")}
             self._spare = Spare.start(worker.argv, modules, env, self._config.cwd)
         except OSError as error:
@@ -181,8 +181,8 @@ class Supervisor:
         self._record_start_failure(worker, reason, _CANNOT_RUN)
 
     def ask_to_leave(self, task: TaskKey, why: str, change: int = 0) -> None:
-        """One task is to leave an elastic job in order, as all are when the node is to be taken away (:meth:`leave`).
-        Nothing if it does not run, or is being ended. ``change``: see :class:`LeaveCommand`."""
+        """Asks one task to leave an elastic job gracefully, as :meth:`leave` asks all tasks of a preempted node. Does
+        nothing if it does not run, or is being ended. ``change``: see :class:`LeaveCommand`."""
         if self._stop is not None:
             return
         for pid, worker in self._running.items():
@@ -194,7 +194,7 @@ class Supervisor:
                 self._reporter.report(NodeLeaves((task,), why, change))
 
     def finish(self) -> None:
-        """No more processes will be started."""
+        """Starts no more processes from now on."""
         self._finishes = True
         self._dismiss_spare()
 
@@ -227,7 +227,7 @@ class Supervisor:
                 self._heed_notice()
 
     def stop(self, cause: StopCause, number: int = signal.SIGTERM) -> None:
-        """Decides to end what runs; what counts after an earlier decision, :func:`next_stop` says."""
+        """Decides to end the processes; :func:`next_stop` says how this changes an earlier decision."""
         stop = next_stop(self._stop, Stop(cause, self._clock.monotonic(), number))
         if stop is None:
             return
@@ -237,8 +237,8 @@ class Supervisor:
         self.tick()
 
     def leave(self, why: str) -> None:
-        """The node is to be taken away, ``why`` says: its ranks are to leave an elastic job in order, at the next
-        commit. What has not ended when the grace is over is ended, and lost."""
+        """Asks the ranks of this preempted node to leave an elastic job gracefully, at their next commit; ``why`` says
+        how it is known. Ranks that have not ended when the grace is over are ended, and lost."""
         if self._stop is not None:
             return
         ranks = [worker.config.task for worker in self._running.values() if not worker.config.is_auxiliary_task]
@@ -246,17 +246,17 @@ class Supervisor:
         self._dismiss_spare()
         self.stop(StopCause.PREEMPTION)
         _LOG.warning(
-            "agent: %s is to be taken away (%s): %s to leave the job, within %g s",
+            "agent: %s is preempted (%s): %s to leave the job within %g s",
             next((worker.host for worker in self._config.workers if worker.host), socket.gethostname()),
             why,
-            f"{', '.join(map(str, ranks))} {'is' if len(ranks) == 1 else 'are'}" if ranks else "no rank is left here",
+            f"{', '.join(map(str, ranks))} {'has' if len(ranks) == 1 else 'have'}" if ranks else "no rank is left here",
             self._limits.grace,
         )
         self._reporter.report(NodeLeaves(tuple(ranks), why))
         self._end_without_ranks()
 
     def _end_without_ranks(self) -> None:
-        """An evaluator does not keep a node that is to be taken away."""
+        """Ends an evaluator that is alone on a preempted node."""
         if self.leaving and self._running and all(one.config.is_auxiliary_task for one in self._running.values()):
             self.stop(StopCause.ELSEWHERE)
 
@@ -270,7 +270,7 @@ class Supervisor:
             pass_on(pid, number)
 
     def kill(self, command: KillCommand) -> None:
-        """Kills one task's process; its record says why. Nothing if it does not run."""
+        """Kills one task's process; its record says why. Does nothing if it does not run."""
         for pid, worker in self._running.items():
             if str(worker.config.task) != command.task:
                 continue
@@ -292,7 +292,7 @@ class Supervisor:
             signal_group(pid, signal.SIGKILL)
 
     def tick(self) -> None:
-        """Sends the signals that are due, and looks whether the node is to be taken away."""
+        """Sends the signals that are due, and checks whether the node is preempted."""
         self._preemption.tick()
         self._heed_notice()
         now, limit = self._clock.monotonic(), f"{self._limits.grace:g} s (--grace)"
@@ -308,16 +308,16 @@ class Supervisor:
             _, number = self._schedule.pop(0)
             for pid, worker in self._running.items():
                 if self._stop is not None and self._stop.cause is StopCause.PREEMPTION:
-                    worker.why_killed = f"had not left its node, which is to be taken away, within {limit}"
+                    worker.why_killed = f"had not left its preempted node within {limit}"
                 self._signal(pid, number)
             if self._signalled_at is None:
                 self._signalled_at = now
 
     def _end_orphans(self, worker: _Worker) -> None:
-        """Where the job goes on without a rank, the processes that it started end with it. Else all end together."""
+        """Ends the processes that a lost rank has started, if the job continues without it: else all end together."""
         goes_on = self._config.elastic and self._stop is None and not worker.config.is_auxiliary_task
         if goes_on and (worker.process.returncode != 0 or worker.leaves):
-            # Not at once: to look at all processes takes a while, and the others wait for the report of this end.
+            # Not at once: searching all processes takes a while, and the others wait for the report of this end.
             now, wait = self._clock.monotonic(), self._limits.sweep
             self._orphaned += [(now + wait, signal.SIGTERM, worker), (now + 2 * wait, signal.SIGKILL, worker)]
             self._orphaned.sort(key=lambda one: one[0])
@@ -334,7 +334,7 @@ class Supervisor:
         signal_group(pid, number)
 
     def drain(self, timeout: float) -> None:
-        """Waits until all output is shown, at most ``timeout`` seconds, somewhat longer when it is we who are late."""
+        """Waits until all output is shown, at most ``timeout`` seconds, or a little longer if the pumps are late."""
         deadline = self._clock.monotonic() + timeout
         latest = deadline + TIMING.late_drain  # for all of them together
         for worker in self._ended:
@@ -426,7 +426,7 @@ class Supervisor:
         )
 
     def _reason_of(self, worker: _Worker, time: float) -> ExitReason:
-        """What brought about an end at this ``time``."""
+        """Returns the reason of an end at this ``time``."""
         if worker.why_killed:
             return worker.reason
         if self._signalled_at is not None and time >= self._signalled_at:
@@ -435,7 +435,7 @@ class Supervisor:
         return ExitReason.PEER if horovods else ExitReason.ENDED
 
     def _hint_at_memory(self, worker: _Worker) -> str:
-        """Of a process that ended by a SIGKILL: whether the kernel may have sent it."""
+        """Returns a hint if the kernel may have sent the SIGKILL that ended this process."""
         before, now = self._memory_kills, self._killed_for_memory()
         self._memory_kills = now
         ours = self._signalled_at is not None or bool(worker.why_killed)
@@ -447,7 +447,7 @@ class Supervisor:
         )
 
     def _record_start_failure(self, config: WorkerPlan, text: str, code: int, error: ConfigError | None = None) -> None:
-        """``error``: what no other process in its place would be spared."""
+        """Reports a process that could not start; ``error``: another one in its place would fail the same way."""
         self._consoles["stderr"].write(f"[{config.label}]<stderr>: {text}\n".encode())
         now = self._clock.monotonic()
         exception = None if error is None else describe_exception(error, now)
@@ -465,7 +465,7 @@ class Supervisor:
 
 
 def _new_file(path: Path) -> BinaryIO:
-    """Opens a file that does not exist yet; what an earlier run has written there moves to the next free ``NAME.N``."""
+    """Opens a file that does not exist yet; the file of an earlier run moves to the next free ``NAME.N``."""
     if path.exists():
         number = 1
         while path.with_name(f"{path.name}.{number}").exists():
@@ -475,7 +475,7 @@ def _new_file(path: Path) -> BinaryIO:
 
 
 def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> tuple[int | None, int | None, str]:
-    """The exit code, the signal, and what else there is to say.
+    """Returns the exit code, the signal, and a note.
 
     The command may be a wrapper, ``python train.py | tee log`` for example, whose exit code is another program's. Then
     the record of the exception counts. It is that of the last process that came to the job as this task: a later one

@@ -1,4 +1,4 @@
-"""Which hosts a job has at the moment: what a script of the user's says, asked again and again."""
+"""Host discovery: runs a script of the user's again and again, which prints the hosts of the job."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class HostDiscovery:
         return out
 
     def _answer(self, process: subprocess.Popen[str]) -> tuple[str, str]:
-        """What it prints; LaunchError when that takes too long. Then it is killed with all that it has started."""
+        """Returns the script's output; if it takes too long, kills it and all its children and raises LaunchError."""
         end = time.monotonic() + self._limits.discovery_call
         with process:
             while True:

@@ -1,4 +1,4 @@
-"""What follows the hosts and processes of an elastic job while it runs."""
+"""Follows the hosts and processes of an elastic job while it runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ElasticSupervision:
         python: str,
         discovery: HostDiscovery | None,
     ) -> ElasticSupervision:
-        """For the job on its first nodes."""
+        """Returns the supervision of the job on its first nodes."""
         late = LateNodes(job, client, provider, agents, settings, python)
         nodes = {
             one.task: (node, None if one.is_auxiliary_task else Slot(node.facts.name, one.local_rank))
@@ -50,7 +50,7 @@ class ElasticSupervision:
         return cls(job, Reconciler(job, nodes, hosts, late, lambda: agents.stopping), late, discovery)
 
     def outlasts(self, node: Node, failure: str) -> bool:
-        """Whether the job goes on when this has happened to this node."""
+        """True if the job continues after this failure of this node."""
         return self.job.outlasts(self.reconciler.tasks_on(node), failure)
 
     def take_in(self, unused: Sequence[NodeFacts], known: Sequence[NodeFacts]) -> None:

@@ -30,19 +30,19 @@ _NOT_ITS_HOSTS = (ExitReason.LOST, ExitReason.NOT_STARTED, ExitReason.STOPPED)
 
 
 class NodeOpener(Protocol):
-    """What starts agents on hosts that have none."""
+    """Starts agents on hosts that have none."""
 
     @property
     def possible(self) -> bool:
-        """Whether it can."""
+        """True if it can."""
 
     @property
     def come_by_themselves(self) -> bool:
-        """Whether agents come, and then are the job's hosts for as long as they are there."""
+        """True if agents come unasked, and then are the job's hosts for as long as they stay."""
 
     @property
     def renews(self) -> bool:
-        """Whether the platform gives another node for one that it has taken away."""
+        """True if the platform replaces a preempted node by another of the same name."""
 
     def machine(self, host: str) -> str:
         """The machine that this host is on; see :meth:`NodeProvider.machine`."""
@@ -55,7 +55,7 @@ class NodeOpener(Protocol):
 
 
 class _Phase(IntEnum):
-    """Where the agent of a host stands; it only ever goes on to a later one."""
+    """The phase of a host's agent; it only ever advances."""
 
     STARTING = 0  # it has been asked for
     UP = 1
@@ -73,7 +73,7 @@ class _HostAgent:
     prepared: bool = False  # has a warm spare
 
     def enter(self, phase: _Phase) -> None:
-        """It is in this phase now, unless it is in a later one."""
+        """Enters this phase, unless it is in a later one."""
         self.phase = max(self.phase, phase)
 
 
@@ -142,7 +142,7 @@ class Reconciler:
     # ---- from other threads ----------------------------------------------------------------------------------------
 
     def found(self, hosts: Sequence[Host]) -> None:
-        """These are the hosts now."""
+        """Takes the current list of hosts."""
         self._post(lambda: self._take_hosts(tuple(hosts)))
 
     def arrived(self, host: Host, node: Node) -> None:
@@ -262,7 +262,7 @@ class Reconciler:
             self._blame(slot.host, record)
 
     def _give_up_host(self, host: str) -> None:
-        """Its platform takes it away: nothing is started there until it has been gone from the list."""
+        """Starts nothing on a preempted host until it has been gone from the list."""
         self._given_up.update(Slot(host, number) for number in range(self._slots_of(host)))
         if self._node_of(host) is not None:
             self._agents[host].enter(_Phase.TAKEN_AWAY)
@@ -299,14 +299,14 @@ class Reconciler:
             _LOG.warning("%s has lost %s: nothing is started there for %g s", host or "this host", lost, pause)
 
     def _trained_for(self, task: TaskKey) -> float:
-        """How long (s) a task that has just ended was in the world."""
+        """Returns how long (s) a task that has just ended was in the world."""
         joined = self._joined_at(task)
         if joined is not None:
             return time.monotonic() - joined  # the coordinator's clock is this process's
         return self._job.view.durations.get(task, 0.0) if task in self._first else 0.0
 
     def _joined_at(self, task: TaskKey) -> float | None:
-        """When a task that is none of the first world was taken in; None: it was not."""
+        """Returns when a task that is not of the first world was taken in; None: it was not."""
         return next((change.at for change in self._job.view.changes if task in change.joined), None)
 
     def _reconcile(self) -> float:
@@ -352,8 +352,8 @@ class Reconciler:
 
     @property
     def _hopeless_at(self) -> float:
-        """When it is clear that no world will be formed: none of the processes has come to one for so long, and none
-        runs. What waits at the coordinator has limits there."""
+        """The time from which no world can be expected: no process has come to one for so long, and none runs.
+        Processes that wait at the coordinator have limits there."""
         bounds = self._job.spec.bounds
         if bounds is None or self._running or self._job.view.generation > 0:
             return math.inf
@@ -373,8 +373,8 @@ class Reconciler:
         return {*machines, *there}
 
     def _members_with_state(self) -> Sequence[TaskKey]:
-        """Those of the newest world that rank 0 is known to have come to: others may have yet to take the state from
-        it, and it would leave at once, not at its next commit, before that."""
+        """Returns the members of the newest world that rank 0 is known to have come to. In a newer world some may still
+        have to take the state from rank 0, which would leave at once if asked, not at its next commit."""
         view = self._job.view
         infos = {one.task: one.info for one in view.tasks}
         come = view.members and infos.get(view.members[0], {}).get("generation") == view.generation
@@ -396,7 +396,7 @@ class Reconciler:
 
     @property
     def _one_stays_for_others(self) -> bool:
-        """Whether a rank that has no slot any longer has not been asked to leave yet."""
+        """True if a rank that has lost its slot has not been asked to leave yet."""
         slots = self._slots_by_host
         staying = (slot for task, slot in self._running.items() if task not in self._leaving)
         return any(slot.number >= slots.get(slot.host, 0) for slot in staying)
@@ -475,7 +475,7 @@ class Reconciler:
         node.send(FinishCommand())
 
     def _finish(self) -> None:
-        """From now on nothing is started. What still waits to be taken into the world will not be."""
+        """Starts nothing from now on. Processes that still wait to be taken into the world will not be."""
         if self._over:
             return
         self._over = True

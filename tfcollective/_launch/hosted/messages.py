@@ -24,7 +24,7 @@ SUBMITTER = "submitter"  # its name among those that send heartbeats: its job en
 
 @dataclass(frozen=True)
 class HostedJob:
-    """What the platform's side gets: a value that travels as a file of JSON.
+    """The job that the platform's side gets: a value that travels as a file of JSON.
 
     Attributes:
         job_id: the name of the job.
@@ -73,7 +73,7 @@ class _JobFile:
 
 @dataclass(frozen=True)
 class ContainerRow:
-    """One container at the end of a job, for people.
+    """A container at the end of a job, for people.
 
     Attributes:
         name: what it is called.
@@ -92,7 +92,7 @@ class ContainerRow:
 
 @dataclass(frozen=True)
 class HostedOutcome:
-    """How a job ended, and where its containers were. The results of its function stay with the coordinator.
+    """The end of a job and its containers. The results of its function stay with the coordinator.
 
     Attributes:
         outcome: as any launcher has it, without results.

@@ -144,7 +144,7 @@ def _show(stream: TextIO, text: str) -> None:
 
 
 class Outbox:
-    """What waits to be sent, in order and bounded; for several threads that add and one that takes."""
+    """A bounded queue of output to send, in order; several threads add to it, one takes from it."""
 
     def __init__(self, node: str, max_bytes: int) -> None:
         self._node = node
@@ -183,7 +183,7 @@ class Outbox:
         return OutputPiece(self._node, stream, data.decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Ends the queue: nothing more comes."""
         with self._changed:
             self._closed = True
             self._changed.notify()

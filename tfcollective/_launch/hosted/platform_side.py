@@ -58,7 +58,7 @@ class ContainerProvider(NodeProvider):
         """See :class:`NodeProvider`: they end with the application."""
 
     def orphaned(self) -> bool:
-        """Whether the platform's part of the application has gone: it ends the containers then, this one as well, and
+        """True if the platform's part of the application has gone: it then ends the containers, including this one, and
         what they report is not the end of the job."""
         return False
 
@@ -69,7 +69,7 @@ class ContainerProvider(NodeProvider):
 
 
 def serve_container(settings: NodeSettings) -> int:
-    """What runs in every other container: an agent, whose output the submitter sees."""
+    """Runs in every other container: an agent, whose output the submitter sees."""
     client = CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key))
     with OutputRelay(client, settings.name):
         return serve(settings)
@@ -212,7 +212,7 @@ def _watch_submitter(client: CoordinatorClient) -> None:
 
 
 def _wait_for_submitter(client: CoordinatorClient, first: float | None = None) -> Entry | None:
-    """Until it has seen how the job has ended; None when it is gone."""
+    """Waits until the submitter has seen the outcome of the job; None if it is gone."""
     return client.wait_while(DONE, SUBMITTER, TIMING.submitter_lost, first=first)
 
 

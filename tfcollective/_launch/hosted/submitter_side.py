@@ -36,7 +36,7 @@ _DONE_TRIES = 3
 
 
 def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
-    """What the coordinator of a job that runs elsewhere says of it; None when it cannot be reached."""
+    """Asks the coordinator of a job that runs elsewhere for its status; None if it cannot be reached."""
     with CoordinatorClient.to(coordinator, key) as client, suppress(CoordinatorError):
         return client.call(Status())
     return None
@@ -147,7 +147,7 @@ class HostedClient:
         return HostedOutcome(outcome, ())
 
     def _ask(self) -> HostedOutcome | None:
-        """How the job has ended; None when it has not, or the coordinator cannot be asked."""
+        """Returns how the job has ended; None if it has not, or the coordinator cannot be asked."""
         retry = Retry(seconds=_WAIT_S, tries=1)
         try:
             found = self._channel.call(lambda client: client.get_blob(OUTCOME, timeout=_WAIT_S), retry)
@@ -199,5 +199,5 @@ class HostedClient:
 
 
 def _wait_for(gone: Callable[[], str | None]) -> str:
-    """Why the platform says that the job is no more; it takes it a while to know."""
+    """Waits for the platform's reason why the job is gone, which the platform knows only after a while."""
     return poll(gone, TIMING.platform_knows, TIMING.retry) or "the platform has asked the coordinator to end"

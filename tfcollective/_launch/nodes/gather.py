@@ -47,12 +47,12 @@ def all_enrolled(client: CoordinatorClient) -> tuple[NodeFacts, ...]:
 
 
 def count_enrolled(client: CoordinatorClient) -> int:
-    """How many nodes have enrolled so far."""
+    """Returns how many nodes have enrolled so far."""
     return Channel(client).ask(ListNodes(_PAST_ALL, 0.0)).count
 
 
 def _facts_of(node: EnrolledNode) -> NodeFacts:
-    """What a node has said of itself; of one that has said what cannot be read, its name and host."""
+    """Returns the facts that a node has reported; if they cannot be read, its name and host."""
     try:
         return replace(from_document(node.facts, NodeFacts, "what an agent says of its node"), number=node.number)
     except ConfigError as error:
@@ -68,7 +68,7 @@ def find_gone(client: CoordinatorClient, nodes: Sequence[NodeFacts], host_timeou
 
 
 def version_problem(facts: NodeFacts) -> str | None:
-    """Why this node cannot take part, or None."""
+    """Returns why this node cannot take part, or None."""
     if facts.unreadable:
         return f"{facts.unreadable}: use the same tfcollective on all hosts, this one is {__version__}"
     python, ours = facts.python.rpartition(".")[0], platform.python_version().rpartition(".")[0]
@@ -83,8 +83,8 @@ def version_problem(facts: NodeFacts) -> str | None:
 
 
 def orders_to(node: NodeFacts, client: CoordinatorClient, provider: NodeProvider) -> Callable[[bytes], None]:
-    """What hands a line of orders to this node, also from signal handlers: the provider's pipe to it, or the
-    coordinator, until ``client`` is closed."""
+    """Returns a function that sends a line of orders to this node, also from signal handlers: over the provider's pipe,
+    or through the coordinator until ``client`` is closed."""
     pipe = provider.orders(node.name)
     if pipe is not None:
         return pipe
@@ -219,7 +219,7 @@ class _Gathering:
                 raise LaunchError(f"nothing was started, because not all hosts can take part:\n  {problem}")
 
     def _unwanted(self, facts: NodeFacts) -> str | None:
-        """Why an agent that has enrolled is none that was asked for, or None."""
+        """Returns why an agent that has enrolled was not asked for, or None."""
         if self.provider.arrival is not Arrival.NAMED:
             return None
         if facts.name not in self.names:
@@ -249,8 +249,8 @@ class _Gathering:
 def turn_away(
     client: CoordinatorClient, provider: NodeProvider, known: Sequence[NodeFacts], *, again: bool = False
 ) -> None:
-    """From now on, until ``client`` is closed, agents that are not among the known are refused; ``again``: until the
-    next start of the job, where one that comes in place of another is needed."""
+    """Refuses agents that are not among the known ones until ``client`` is closed; ``again``: until the next start of
+    the job, which may need one to replace another."""
 
     def each(facts: NodeFacts) -> None:
         refuse(facts, client, provider, "the job has its agents: this one is not needed", again=again)

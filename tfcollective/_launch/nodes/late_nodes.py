@@ -67,17 +67,17 @@ class LateNodes:
 
     @property
     def possible(self) -> bool:
-        """Whether the platform can start any."""
+        """True if the platform can start further nodes."""
         return self._provider.refill is not Refill.NONE
 
     @property
     def come_by_themselves(self) -> bool:
-        """Whether agents come that nothing here has asked for."""
+        """True if agents come that the launcher has not asked for."""
         return self._provider.arrival is Arrival.OPEN
 
     @property
     def renews(self) -> bool:
-        """Whether the platform gives another node for one that it has taken away."""
+        """True if the platform replaces a preempted node by another of the same name."""
         return self._provider.refill is Refill.RENEWED
 
     def machine(self, host: str) -> str:

@@ -40,12 +40,12 @@ _LOG = get_logger(__name__)
 
 
 def stop_limit(command: StopCommand, grace: float) -> float:
-    """How long (s) an agent may take to end after this order, before it is given up."""
+    """Returns how long (s) an agent may take to end after this order before it is given up."""
     return TIMING.stop_limit + (grace if command.cause is StopCause.REQUEST else 0.0)
 
 
 class Node:
-    """One enrolled node, wherever its agent runs.
+    """An enrolled node, wherever its agent runs.
 
     Args:
         facts: what it has said of itself.
@@ -172,7 +172,7 @@ class Node:
             self.ended = time.monotonic()
 
     def _ended(self, end: End) -> AgentFailure | None:
-        """Its agent has reported the end itself."""
+        """Notes an end that the agent has reported itself."""
         if end.signal is not None and self._provider.takes_nodes and not self._has_finished():
             return self._explained(self._provider.explain(self.facts, 0.0) or f"was ended by {end.signal}")
         return None if end.failure is None else AgentFailure(f"{self.facts.name}: {end.failure}", _before())
@@ -296,7 +296,7 @@ class Agents:
         return min(self._failures, key=lambda failure: failure.at, default=None)
 
     def add(self, agent: Node) -> bool:
-        """One more, with ranks, to wait for; False if all have ended, and nothing is waited for any longer."""
+        """Adds an agent with ranks to wait for; False if all have ended and the wait is over."""
         with self._lock:
             if self._over:
                 return False
@@ -311,17 +311,17 @@ class Agents:
 
     @property
     def all(self) -> tuple[Node, ...]:
-        """Those that there are and have been."""
+        """All agents, including those that have ended."""
         return self._agents
 
     @property
     def stopping(self) -> bool:
-        """Whether they have been asked to end."""
+        """True once they have been asked to end."""
         return self._requested is not None or self._aborted
 
     @property
     def host_lost(self) -> bool:
-        """Whether the host of one that has ranks is gone, or does not answer."""
+        """True if the host of an agent with ranks is gone, or does not answer."""
         return any(agent.lost for agent in self._agents if agent not in self._side)
 
     def _begin_to_watch(self, agent: Node) -> None:

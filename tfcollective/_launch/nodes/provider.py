@@ -1,4 +1,4 @@
-"""Where the nodes of a job come from: :class:`NodeProvider`, the one thing that a platform implements.
+"""The source of a job's nodes: :class:`NodeProvider`, the one interface that a platform implements.
 
 Those that need no platform are in :mod:`tfcollective._launch.platforms`. See docs/design/launching.md.
 """
@@ -30,12 +30,12 @@ class Went:
     instance: str = ""
 
     def concerns(self, node: NodeFacts) -> bool:
-        """Whether it is this node that has gone."""
+        """True if this node is the one that has gone."""
         return self.name in ("", node.name) and self.instance in ("", node.instance)
 
 
 class Arrival(Enum):
-    """How the agents of a job come."""
+    """The way in which the agents of a job come."""
 
     NAMED = "named"  # each enrols under a name that was asked for
     COUNTED = "counted"  # as many as were asked for come by themselves; each may take any part
@@ -43,11 +43,11 @@ class Arrival(Enum):
 
 
 class Refill(Enum):
-    """What further calls of :meth:`NodeProvider.request` do while an elastic job runs."""
+    """The effect of further calls of :meth:`NodeProvider.request` while an elastic job runs."""
 
     NONE = "none"  # there are none
     SAME = "same"  # start an agent on another host, or again on the host of one that has gone
-    RENEWED = "renewed"  # the platform gives another node under the name of one that it has taken away
+    RENEWED = "renewed"  # the platform replaces a preempted node by another of the same name
 
 
 class NodeProvider(ABC):
@@ -97,25 +97,25 @@ class NodeProvider(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """After the end of the job: ends what :meth:`request` has started and still runs."""
+        """Ends what :meth:`request` has started and still runs; called after the end of the job."""
 
     def events(self) -> Sequence[Went]:
-        """What has happened to nodes since the last call; returns at once."""
+        """Returns what has happened to nodes since the last call, at once."""
         return ()
 
     def subject(self, node: NodeFacts) -> str:
-        """What to call a node in a sentence; of one that has not come, the name alone is known."""
+        """Returns the name of a node for a sentence; for a node that has not come, only its name is known."""
         return f"the agent on {node.name}" if not node.pid else f"{node.name}: the agent (pid {node.pid})"
 
     def explain(self, node: NodeFacts, silent: float) -> str | None:
-        """What became of a node that has come and has not answered for ``silent`` seconds, as :attr:`Went.how`; None:
-        the platform does not know. May wait some seconds for the platform to know."""
+        """Returns how a node ended that has come and has not answered for ``silent`` seconds, as :attr:`Went.how`;
+        None: the platform does not know. May wait some seconds until the platform knows."""
         del node, silent
         return None
 
     def take_in(self, facts: NodeFacts) -> tuple[NodeFacts, int]:
-        """Of an agent that has come while an elastic job ran, where :attr:`arrival` is open: what it has said of
-        itself, with its name in the job, and how many ranks it takes."""
+        """Takes in an agent that came while an elastic job ran, if :attr:`arrival` is open: returns its facts, with its
+        name in the job, and how many ranks it takes."""
         return facts, facts.slots or 1
 
     def machine(self, name: str) -> str:
@@ -124,11 +124,11 @@ class NodeProvider(ABC):
         return name
 
     def describe_missing(self, names: Sequence[str]) -> str:
-        """What is known of nodes that have not come in time."""
+        """Describes nodes that have not come in time."""
         return ", ".join(names)
 
     def orders(self, name: str) -> Callable[[bytes], None] | None:
-        """What hands a line of orders to this node, also from signal handlers; None: they go through the
+        """Returns a function that sends a line of orders to this node, also from signal handlers; None: use the
         coordinator."""
         del name
         return None

@@ -1,1 +1,1 @@
-"""From what the user asks for to the processes of every node."""
+"""Plans a job: turns the user's request into the processes of every node."""

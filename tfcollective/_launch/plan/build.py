@@ -1,4 +1,4 @@
-"""From the options that a user gives to the job: the one way of the command line and of Python calls."""
+"""Builds a job from a user's options, for both the command line and Python calls."""
 
 from __future__ import annotations
 

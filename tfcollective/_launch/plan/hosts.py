@@ -1,4 +1,4 @@
-"""Which hosts a job may use, and how many ranks go to each: pure."""
+"""The hosts that a job may use, and the number of ranks on each: pure."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def first_size(
     discovery: Sequence[str],
     tasks: int = 0,
 ) -> tuple[int | None, int | None]:
-    """With how many ranks a job starts, and how few an elastic one needs; None: that is not said, or not elastic.
+    """Returns how many ranks a job starts with, and how few an elastic one needs; None: not given, or not elastic.
 
     An elastic job on given hosts takes all of their slots up to ``max_proc``, as Horovod's does. ``hosts`` are those
     that may be used, ``tasks`` how many task specs ask for. Raises ConfigError when they do not fit.

@@ -15,7 +15,7 @@ _WHAT = "the description of the job"
 
 
 def job_text(spec: JobSpec) -> str:
-    """What differs from the defaults, as JSON that people can read. The job key and a function are not in it."""
+    """Returns all that differs from the defaults, as readable JSON, without the job key and the function."""
     said, usual = _document(spec), _document(JobSpec(spec.command, spec.num_proc))
     always = ("command", "num_proc")
     return json.dumps({name: value for name, value in said.items() if name in always or value != usual[name]}, indent=2)

@@ -1,4 +1,4 @@
-"""Which processes an elastic job starts next, which it asks to leave, and where it starts none for a while: pure."""
+"""Decides which processes an elastic job starts next, which it asks to leave, and which hosts it avoids: pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be done: slots in which to start a process, and tasks to ask to leave."""
+    """The next changes: slots in which to start a process, and tasks to ask to leave."""
 
     start: tuple[Slot, ...] = ()
     leave: tuple[TaskKey, ...] = ()
@@ -36,7 +36,7 @@ def next_changes(
     blocked: Collection[str] = (),
     given_up: Collection[Slot] = (),
 ) -> Changes:
-    """What brings the processes that run to those that are wanted: one in each slot, host by host, ``most`` at most.
+    """Returns the changes from the running processes to one in each slot, host by host, ``most`` at most.
 
     A process whose slot is gone is asked to leave, so of a host with fewer slots the highest go. While processes start
     that are to take over, the first member stays for so long: without a member no rank would have the state.
@@ -77,7 +77,7 @@ def in_order_of_arrival(known: Sequence[Host], found: Sequence[Host]) -> tuple[H
 
 
 def blocked_for(failures: int) -> float:
-    """How long (s) nothing is started on a host after so many failures there: not at all after the first."""
+    """Returns how long (s) a host is avoided after so many failures there: not at all after the first."""
     return 0.0 if failures < 2 else min(TIMING.longest_block, TIMING.first_block * 2.0 ** (failures - 2))
 
 
@@ -90,7 +90,7 @@ class _Row:
 
 
 class Blocks:
-    """On which hosts nothing is started for a while, because processes failed there. Not thread-safe.
+    """The hosts that are avoided for a while, because processes failed there. Not thread-safe.
 
     A process that has trained for a while shows that its host can run ranks: that it is lost is no reason not to start
     another one there. One that never gets so far is such a reason. Those that were started before another one of them
@@ -135,12 +135,12 @@ class Blocks:
         return pause
 
     def clear(self, host: str) -> None:
-        """What has failed there before says nothing any more."""
+        """Forgets the failures on this host."""
         self._rows.pop(host, None)
         self._until.pop(host, None)
 
     def failures(self, host: str) -> int:
-        """How often in a row."""
+        """Returns the number of failures in a row."""
         row = self._rows.get(host)
         return 0 if row is None else row.count
 
@@ -150,5 +150,5 @@ class Blocks:
         return frozenset(self._until)
 
     def next_end(self) -> float | None:
-        """When the first of the blocks that :meth:`blocked` has found ends."""
+        """The end of the first of the blocks that :meth:`blocked` has found."""
         return min(self._until.values(), default=None)

@@ -1,4 +1,4 @@
-"""From a job to its processes: pure."""
+"""Plans the processes of a job: pure."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _SECRET_NAMES = ("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*")
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job: the ranks in rank order, and what runs beside the world."""
+    """The processes of a job: the ranks in rank order, and the auxiliary tasks."""
 
     workers: tuple[WorkerPlan, ...]
     auxiliary_tasks: tuple[WorkerPlan, ...] = ()
 
     @property
     def processes(self) -> tuple[WorkerPlan, ...]:
-        """All of them."""
+        """All processes of the job."""
         return (*self.workers, *self.auxiliary_tasks)
 
     @property
@@ -70,7 +70,7 @@ def plan_local(
     endpoints: Mapping[TaskKey, Endpoint] | None = None,
     gpus: Sequence[str] = (),
 ) -> Plan:
-    """All ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit.
+    """Plans all ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit.
 
     ``endpoints`` is what TF_CONFIG is to say, if the ranks are to have one.
     """
@@ -235,7 +235,7 @@ def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None)
 def _horovod_variables(
     spec: JobSpec, place: Placement, node: int, host: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """What ``--horovod-compat`` adds, or ``--engine horovod``; a variable that the user has set for the ranks stays."""
+    """Returns what ``--horovod-compat`` or ``--engine horovod`` adds; variables that the user has set stay."""
     if spec.engine == "horovod":
         return {**engine_variables(place, node, spec.op_timeout), **spec.rank_env}
     if not spec.horovod_compat:

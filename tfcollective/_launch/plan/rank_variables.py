@@ -1,4 +1,4 @@
-"""What ranks find in their environment for scripts that expect another launcher: torchrun's names for ranks, Horovod's,
+"""Environment variables for ranks whose scripts expect another launcher: torchrun's and Horovod's names for ranks,
 ``TF_CONFIG``, and what Horovod's own engine needs. Pure."""
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _horovod_place(place: Placement) -> dict[str, str]:
 
 
 def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *, elastic: bool) -> dict[str, str]:
-    """What a script written for Horovod needs to run unchanged: where ``import horovod`` leads, and its place.
+    """Returns the variables with which a Horovod script runs unchanged: the path of ``import horovod``, and its place.
 
     Args:
         place: the rank's.
@@ -69,14 +69,14 @@ def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *,
 
 
 def newcomer_variables(place: Placement, host: str, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:
-    """What a process that joins a running job has not in common with the others: its place, as far as one knows when it
-    starts, and with ``compat`` Horovod's names for it. Those of ``given`` are left out."""
+    """Returns the variables of a process that joins a running job which differ from those of others: its place, as far
+    as it is known at its start, and with ``compat`` Horovod's names for it. Leaves out those in ``given``."""
     horovod = {**_horovod_place(place), "HOROVOD_HOSTNAME": host} if compat else {}
     return {**rank_variables(place, given), **{word: value for word, value in horovod.items() if word not in given}}
 
 
 def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str, str]:
-    """What a rank needs to run on Horovod's own engine, with our coordinator in the place of horovodrun.
+    """Returns the variables for Horovod's own engine, with our coordinator in place of horovodrun.
 
     Args:
         place: the rank's.
@@ -96,7 +96,7 @@ def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str
 
 
 def rendezvous_variables(store: Endpoint) -> dict[str, str]:
-    """Where Horovod's ranks find each other."""
+    """Returns the variables that tell Horovod's ranks where to meet."""
     return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": store.host, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(store.port)}
 
 
@@ -114,13 +114,13 @@ _MEBIBYTE = 1 << 20
 
 
 def bucket_variables(size: float | str | None) -> dict[str, str]:
-    """What sets the size of buckets, in MiB or ``auto``; nothing for None."""
+    """Returns the variables for the size of buckets, in MiB or ``auto``; none for None."""
     if size is None:
         return {}
     return {variable("bucket_bytes"): size if isinstance(size, str) else str(max(1, int(size * _MEBIBYTE)))}
 
 
 def gpu_options(each: int | None, shared: bool) -> dict[str, str]:
-    """What gives each rank ``each`` GPUs; None: ranks see them all. ``shared``: several ranks may use one."""
+    """Returns the variables that give each rank ``each`` GPUs; None: all. ``shared``: several ranks may use one."""
     wanted = {} if each is None else {variable("gpus_per_proc"): str(each)}
     return {**wanted, variable("share_gpus"): "1"} if shared else wanted

@@ -1,4 +1,4 @@
-"""What to run: values."""
+"""The specification of a job: values."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class JobSpec(ProcessOptions):
-    """One job: the value that a command line or a call becomes, and that launchers, platforms and agents get.
+    """A job: the value that a command line or a call becomes, and that launchers, platforms and agents get.
 
     It checks itself when it is made; ConfigError names what cannot be used. Fields with an :class:`Option` are the
     options of a job, which ``docs/reference/job_options.md`` explains. The others follow from them, or are of its run:
@@ -285,7 +285,7 @@ class JobSpec(ProcessOptions):
 
     @property
     def rank_env(self) -> dict[str, str]:
-        """What is added to the ranks' environment: options that reach them as variables, and what the user sets."""
+        """The additions to the ranks' environment: options that reach them as variables, and the user's variables."""
         return {
             **bucket_variables(self.bucket_mb),
             **gpu_options(self.gpus_per_proc, self.oversubscribe_gpus),
@@ -341,12 +341,12 @@ class JobSpec(ProcessOptions):
 
     @property
     def starts_again(self) -> bool:
-        """Whether it is started again if it fails now."""
+        """True if it is started again should it fail now."""
         return self.restarts < self.max_restarts
 
     @property
     def bounds(self) -> Bounds | None:
-        """How many ranks the worlds of an elastic job have; None: the job is not elastic."""
+        """The bounds on the worlds of an elastic job; None: the job is not elastic."""
         if self.min_proc is None:
             return None
         # A world grows to all slots that a script names, unless the user says how far.
@@ -381,7 +381,7 @@ class JobSpec(ProcessOptions):
         return (*_TENSORBOARD, "--linger", f"{spec.tensorboard_linger_s:g}", *where, *extra)
 
     def limit_of(self, task: TaskKey) -> float:
-        """How long (s) an auxiliary task may stay when training has ended, before it is killed."""
+        """Returns how long (s) an auxiliary task may continue after training before it is killed."""
         if task.type == EVALUATOR:
             return self.evaluator_grace
         # It may still be about to start when training ends, and needs a while to end.

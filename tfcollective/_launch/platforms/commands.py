@@ -112,7 +112,7 @@ class AgentCommand:
 
     @property
     def exit_code(self) -> int | None:
-        """As :attr:`subprocess.Popen.returncode`; None while it runs."""
+        """The exit code as in :attr:`subprocess.Popen.returncode`; None while it runs."""
         return self._process.poll()
 
     def write(self, line: bytes) -> None:

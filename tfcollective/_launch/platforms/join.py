@@ -97,7 +97,7 @@ class JoinProvider(NodeProvider):
     Args:
         key_file: where they find the key; empty: in the environment, as the launcher.
         share: how many ranks one takes in an elastic job that has not said it.
-        given: whether the key is there already; else it is put there, and taken away at the end.
+        given: whether the key is there already; else it is put there, and removed at the end.
     """
 
     arrival = Arrival.OPEN

@@ -104,7 +104,7 @@ def _run_once(launcher: Launcher, spec: JobSpec, stop_signals: Sequence[int]) ->
 
 
 def obstacle(outcome: JobOutcome) -> str | None:
-    """Why a failed job would fail again, or must not be started again; None when it may."""
+    """Returns why a failed job would fail again, or must not be started again; None if it may be."""
     judged = outcome.judge()
     if outcome.not_restarted or judged.obstacle is None or judged.cause is None:
         return outcome.not_restarted or None

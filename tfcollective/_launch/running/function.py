@@ -154,7 +154,7 @@ def _call(settings: Settings) -> None:
 
 
 def _result_of(returned: Any, task: TaskKey, client: CoordinatorClient) -> Any:
-    """What the task's part of an experiment gives; anything else is the result itself."""
+    """Returns the result of the task's part of an experiment; anything else is itself the result."""
     if not isinstance(returned, Trainable):
         return returned
     if not task.is_trainer:

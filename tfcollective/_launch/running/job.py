@@ -162,7 +162,7 @@ class Job:
 
     @property
     def job_id(self) -> str:
-        """Its name."""
+        """The name of the job."""
         return self._options.job_id
 
     @property
@@ -177,7 +177,7 @@ class Job:
 
     @property
     def scratch_dir(self) -> str:
-        """Its private directory on this machine."""
+        """The job's private directory on this machine."""
         return str(self._directory.path)
 
     def replace_plan(self, plan: Plan) -> None:
@@ -208,12 +208,12 @@ class Job:
                 self._coordinator.apply(Exited(ExitRecord(*about, reason, how)))
 
     def note_unstarted(self, tasks: Collection[TaskKey]) -> None:
-        """Of these tasks, those that no agent has started will not be."""
+        """Notes that those of these tasks that no agent has started will not be started."""
         views = self.view.tasks if tasks else ()
         self.note_lost([one.task for one in views if one.task in tasks and one.state is TaskState.EXPECTED])
 
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
-        """Whether all of these tasks have ended, and well."""
+        """True if all of these tasks have ended without failure."""
         view = self.view
         exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
@@ -230,13 +230,13 @@ class Job:
         return tuple(filter(None, named.decode().split(",")))
 
     def admit(self, worker: WorkerPlan, send: Callable[[Command], None], change: int = 0) -> None:
-        """One more process takes part, whose agent gets orders by ``send``; ``change``: see :meth:`Rounds.admit`."""
+        """Admits one more process, whose agent gets orders by ``send``; ``change``: see :meth:`Rounds.admit`."""
         self._coordinator.apply(Admit(worker.task, change))
         self._places[str(worker.task)] = worker.place
         self._killer.add([worker.task], send)
 
     def close_admission(self) -> None:
-        """No further process will take part: ranks that are too few need not wait for one."""
+        """Admits no further process: ranks that are too few need not wait for one."""
         self._coordinator.apply(CloseAdmission())
 
     def newcomer(self, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
@@ -248,7 +248,7 @@ class Job:
         self._killer.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
 
     def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
-        """What the agent of these processes is to do."""
+        """Returns the configuration of the agent of these processes."""
         return AgentConfig(
             self.job_id,
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
@@ -291,7 +291,7 @@ class Job:
         host_lost: bool = False,
         side_failures: Mapping[str, str] | None = None,
     ) -> JobOutcome:
-        """How the job ended, after all agents have.
+        """Returns the outcome of the job, after all agents have ended.
 
         Args:
             received: the signals that asked the launcher to stop.
@@ -340,11 +340,11 @@ class _Killer:
         self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}
 
     def add(self, tasks: Sequence[TaskKey], send: Callable[[KillCommand], None]) -> None:
-        """Who can kill these tasks."""
+        """Notes how to send an order to kill these tasks."""
         self._send.update(dict.fromkeys(tasks, send))
 
     def kill(self, task: TaskKey, why: str, *, if_stopped: bool = False, reason: ExitReason = ExitReason.ENDED) -> None:
-        """From any thread; nothing if no agent has the task."""
+        """Kills the task, from any thread; does nothing if no agent has it."""
         send = self._send.get(task)
         if send is not None:
             send(KillCommand(str(task), why, if_stopped, reason))
@@ -368,7 +368,7 @@ class _AuxiliaryTaskWatch:
             timer.start()
 
     def close(self) -> None:
-        """From now on none is killed."""
+        """Cancels all pending kills."""
         for timer in self._timers:
             timer.cancel()
 
@@ -379,7 +379,7 @@ def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTas
 
 
 def unreported(view: JobView) -> AgentFailure | None:
-    """What to say of ranks whose end no agent has reported: they must not pass for a success."""
+    """Returns a failure for ranks whose end no agent has reported: they must not pass for a success."""
     silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
     if not silent:
         return None
@@ -388,13 +388,13 @@ def unreported(view: JobView) -> AgentFailure | None:
 
 
 def _silence_limit(spec: JobSpec) -> float:
-    """How long (s) a rank may send no heartbeat before its agent looks whether it is stopped: longer than the others
-    wait for it, who name it then. In an elastic job shorter, so that it is given up before their operations fail."""
+    """Returns how long (s) a rank may send no heartbeat before its agent checks whether it is stopped: longer than the
+    others, who name it, wait for it. In an elastic job shorter, to give it up before their operations fail."""
     return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
 
 
 def judge(view: JobView, first: Sequence[TaskKey], rules: Rules, *, ended: bool = False) -> Verdict:
-    """What the ends of the tasks in ``view`` mean; ``first``: the tasks of the first world; ``ended``: all agents have
+    """Returns the verdict on the tasks in ``view``; ``first``: the tasks of the first world; ``ended``: all agents have
     ended."""
     standing = Standing(
         first=() if view.initialised else [str(task) for task in first],
