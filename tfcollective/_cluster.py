@@ -148,7 +148,7 @@ class Cluster:
         return [answer.value for answer in answers]
 
     def _wait_for(self, name: str, seconds: float | None = None) -> dict[TaskKey, bytes]:
-        """What every process has put there; raises what has ended them meanwhile."""
+        """Waits for the values that all processes put there; raises the error that ended them meanwhile."""
         deadline = None if seconds is None else Deadline.after(seconds)
         found: dict[TaskKey, bytes] = {}
         while missing := [task for task in self._spec.world if task not in found]:
@@ -187,7 +187,7 @@ class Cluster:
 
 
 def _allocation_timeout(platform: object) -> float:
-    """How long (s) the platform may take. What cannot be used is refused by the job, which says why."""
+    """Returns how long (s) the platform may take. The job refuses an unusable value, and says why."""
     asked = platform.get("allocation_timeout") if isinstance(platform, Mapping) else None
     return float(asked) if isinstance(asked, int | float) else TIMING.allocation
 
@@ -227,7 +227,7 @@ class _Answer:
 
 
 def serve_calls(coordinator: str, name: str) -> int:
-    """What every process of a cluster runs: makes one call after the other, and returns how many it has made.
+    """Runs in every process of a cluster: makes one call after the other, and returns how many it has made.
 
     The submitter's coordinator serves the job ``name`` at ``coordinator``. Its key is derived from the job key, which
     each process has already: a key in the arguments would travel with the function.

@@ -39,7 +39,7 @@ def check_hadoop_main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_on_sigterm() -> None:
-    """From here on SIGTERM ends this process, also where it is process 1 of a container, which has no default action:
-    before the imports, and in every wait that does not handle the signal itself."""
+    """Lets SIGTERM end this process even as process 1 of a container, where it has no default action: before the
+    imports, and in every wait that does not handle the signal itself."""
     if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

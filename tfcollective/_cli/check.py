@@ -140,7 +140,7 @@ def _native_library() -> Finding:
 
 
 def _gpus(timeout: float = TIMING.check) -> Finding:
-    """In a thread that is left behind where the driver or NCCL does not answer: their calls have no deadline."""
+    """Checks the GPUs on a thread that is abandoned if the driver or NCCL hangs: their calls have no deadline."""
     with suppress(FutureTimeoutError):
         return on_thread(_find_gpus, "tfcollective-gpus").result(timeout)
     remedy = "see whether nvidia-smi answers; the driver may have to be loaded again, or the host to be restarted"
@@ -183,7 +183,7 @@ def _gpu_text(info: Any) -> str:
 
 
 def _tensorflow_version() -> Finding:
-    """What pip lets stand side by side, and what TensorFlow does not: it says so late, or not at all."""
+    """Finds combinations of packages that pip permits and TensorFlow reports late, or never."""
     packages = {package: version for package in _TENSORFLOWS if (version := _version(package))}
     package, tensorflow = next(iter(packages.items()), ("", None))
     keras = next(filter(None, map(_version, _KERASES)), None)

@@ -1,4 +1,4 @@
-"""What the user typed after the options, as a command that can be run."""
+"""Turns what the user typed after the options into a command that can be run."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _GROUPS: Mapping[str, Mapping[str, str | None]] = {
 
 
 def read_config(path: str, command: click.Command) -> dict[str, Any]:
-    """What the file says, by the names of the command's parameters. Raises ConfigError for what means nothing."""
+    """Returns the file's options by the names of the command's parameters. Raises ConfigError for unknown ones."""
     try:
         document = yaml.safe_load(read_text("--config-file", path))
     except yaml.YAMLError as error:
@@ -92,7 +92,7 @@ def _listed(value: object) -> list[object]:
 
 
 def read_text(option: str, path: str) -> str:
-    """What the file holds; ConfigError that names option and file when it cannot be read, or is no text in UTF-8."""
+    """Returns the file's text; raises ConfigError with option and file if it cannot be read, or is not UTF-8."""
     try:
         return Path(path).read_text("utf-8-sig")  # editors of Windows write a byte-order mark
     except OSError as error:

@@ -83,7 +83,7 @@ def _report(identity: Identity, settings: Settings) -> dict[str, object]:
 
 
 def _key(identity: Identity, settings: Settings) -> tuple[str | None, str | None]:
-    """Where the job key comes from, and what is wrong with that."""
+    """Returns the source of the job key, and what is wrong with it."""
     if identity.coordinator is None:
         return None, None
     try:

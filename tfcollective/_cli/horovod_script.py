@@ -1,4 +1,4 @@
-"""What a script uses of Horovod: pure, from its syntax tree. Nothing of the script runs."""
+"""Finds what a script uses of Horovod: pure, from its syntax tree. Nothing of the script runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Finding:
 
 @dataclass
 class Report:
-    """What is in a script.
+    """The uses of Horovod in a script.
 
     Attributes:
         imports: (line, module of Horovod, module to import instead or None).

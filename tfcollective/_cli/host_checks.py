@@ -1,4 +1,4 @@
-"""What ``tfcollective check`` looks at on this host: what a container or an administrator may have set too low."""
+"""The checks of ``tfcollective check`` on this host: limits that a container or administrator may have set too low."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _addresses(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Host:
-    """Where to look: the host itself, or what stands for it in a test."""
+    """The host to check, or a replacement in a test."""
 
     environ: Mapping[str, str] = field(default_factory=environ_snapshot)
     proc: Path = PROC
@@ -50,7 +50,7 @@ class Host:
 
 
 def host_findings(host: Host | None = None) -> Iterator[Finding]:
-    """One finding after the other."""
+    """Yields one finding after the other."""
     host = host or Host()
     for look in (c_library, shared_memory, dev_shm, container_limits, host_name, proxies, user_limits):
         yield look(host)
@@ -107,7 +107,7 @@ def dev_shm(host: Host) -> Finding:
 
 
 def container_limits(host: Host) -> Finding:
-    """What control groups leave of the machine: a rank that takes more memory is killed."""
+    """Checks what control groups leave of the machine: a rank that takes more memory is killed."""
     name = "cores and memory"
     cores = f"{available_cores()} of {os.cpu_count()} cores"
     memory = memory_limit(host.proc)
@@ -121,7 +121,7 @@ def container_limits(host: Host) -> Finding:
 
 
 def host_name(host: Host) -> Finding:
-    """Only jobs on several hosts need it: a name that leads nowhere, or to loopback, leads others astray."""
+    """Checks this host's name, which only jobs on several hosts need: it must not be unknown, or loopback."""
     own = socket.gethostname()
     try:
         addresses = on_thread(lambda: host.resolve(own), "tfcollective-resolve").result(TIMING.check_name)

@@ -20,7 +20,7 @@ _END_S = 120.0  # for the grace of the ranks, and for what the launcher clears a
 
 
 class LocalJobs(JobManager):
-    """This user's running jobs, by the names that ``tfcollective status`` shows.
+    """The user's running jobs on this host, by the names that ``tfcollective status`` shows.
 
     Args:
         directory: where their records are.
@@ -83,7 +83,7 @@ class LocalJobs(JobManager):
 
 
 def answers(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
-    """One object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
+    """Yields one object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
     for record in records:
         answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
         unreachable = None

@@ -44,7 +44,7 @@ def migrate(scripts: Sequence[str]) -> int:
 
 
 def verdict(report: Report) -> str:
-    """How much there is to do, in one line."""
+    """Says in one line how much there is to change."""
     if not report.imports:
         return "does not import horovod: nothing to change"
     missing, differ = _missing(report), [finding.name for finding in report.findings if finding.status == "different"]

@@ -1,4 +1,4 @@
-"""Where a job of ``tfcollective run`` runs: which launcher, and what the options of its platform are."""
+"""The platform of a ``tfcollective run`` job: its launcher, and that launcher's options."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refuse_options_of_others(
 
 
 def given_to(launcher: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What these values of a command's parameters say of the launcher's platform, as :attr:`JobSpec.platform`."""
+    """Returns what these values of parameters set for the launcher's platform, as :attr:`JobSpec.platform`."""
     said = {field: one.given(values) for field, one in PLATFORMS.get(launcher, {}).items()}
     return find_launcher(launcher).options.read(said)
 

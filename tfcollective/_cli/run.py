@@ -41,7 +41,7 @@ TYPED = f"{__name__}.typed"  #: where a context has the words of its command lin
 
 
 class RunCommand(GroupedCommand):
-    """All words after ``-m MODULE`` are arguments of the module, as in ``python -m``.
+    """The command ``run``: all words after ``-m MODULE`` are arguments of the module, as in ``python -m``.
 
     ``--help`` shows the common options, and those of the platform if ``--launcher`` names one; ``--help-all`` all.
     """

@@ -55,7 +55,7 @@ def status(as_json: bool, job: str | None) -> int:
 
 
 def _manager(job: str) -> JobManager:
-    """Who can be asked for this job: a running one of this machine comes first."""
+    """Returns the manager to ask about this job: a running job of this machine comes first."""
     here = LocalJobs(Settings.load().jobs_directory())
     return here if here.owns(job) else find_manager(job)
 
@@ -82,7 +82,7 @@ def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
 
 
 def _print_table(job: Mapping[str, object]) -> None:
-    """In a terminal that is too narrow, cells are continued on the next line; elsewhere lines are as long as needed."""
+    """Prints a table of ranks: in a terminal that is too narrow, cells wrap; elsewhere lines are as long as needed."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -102,8 +102,8 @@ def _print_table(job: Mapping[str, object]) -> None:
 
 
 def elastic_lines(status: object) -> Iterator[str]:
-    """How the world of an elastic job stands and how it has changed; ``status`` is what the coordinator says of that,
-    None for other jobs."""
+    """Describes the world of an elastic job and its changes; ``status`` is the coordinator's part on that, None for
+    other jobs."""
     if not isinstance(status, Mapping):
         return
     waits = f"; generation {status['pending']} follows when all have come" if status["pending"] else ""

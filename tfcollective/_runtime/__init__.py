@@ -1,4 +1,4 @@
-"""This process's place in the world: ``init()``, ``shutdown()``, ``rank()``, ``size()`` and related functions.
+"""The place of this process in the world: ``init()``, ``shutdown()``, ``rank()``, ``size()`` and related functions.
 
 Nothing here imports or initialises TensorFlow: threads, memory growth and visible devices can be set after ``init()``.
 """

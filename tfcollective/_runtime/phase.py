@@ -1,4 +1,4 @@
-"""Where a rank stands between ``init()`` and ``shutdown()``, and which way it may go from there."""
+"""The phases of a rank between ``init()`` and ``shutdown()``, and the transitions between them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def next_phase(phase: Phase, then: Phase) -> Phase:
 
 
 class Training(Enum):
-    """What the coordinator of an elastic job knows of the trainings of a rank."""
+    """The state of a rank's trainings, as the coordinator of an elastic job knows it."""
 
     NONE = "none"  # none has been completed
     OPEN = "open"

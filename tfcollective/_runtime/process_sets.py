@@ -59,7 +59,7 @@ class ProcessSet:
         return None if self.process_set_id is None else self._rank is not None
 
     def rank(self) -> int | None:
-        """This process's place in it; None while it is not registered.
+        """The rank of this process in the set; None while the set is not registered.
 
         Raises:
             InvalidArgumentError: this process is not a member.

@@ -1,4 +1,4 @@
-"""One membership of this process in a world: how it comes together and how it ends."""
+"""A membership of this process in a world, from the rendezvous to the end."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ class Session:
         return StateError(f"this process is {self.identity.task}: it is outside the world and has no rank")
 
     def _if_launched(self, path: str | None) -> str | None:
-        """What this rank's agent has named; None where the agent is that of an outer job."""
+        """Returns a path that this rank's agent has named; None if the agent is that of an outer job."""
         return path if self.identity.launched else None
 
     @property
     def size(self) -> int:
-        """How many ranks the world has, seen from inside or outside."""
+        """The number of ranks in the world, for members and for auxiliary tasks."""
         return self.identity.world_size if self._placement is None else self._placement.size
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class Session:
 
     @property
     def trains(self) -> bool:
-        """Whether a :meth:`training` is open."""
+        """True while a :meth:`training` is open."""
         return self._training is Training.OPEN
 
     @contextmanager
@@ -307,7 +307,7 @@ class Session:
         self.process_sets.form_again(kept, self.placement.rank, self.placement.size)
 
     def _enter(self, joined: JoinResult) -> None:
-        """What is known of the world is that of a new one."""
+        """Takes over the facts of a new world."""
         self._tasks = joined.tasks
         self._placement, self.homogeneous, self.generation = joined.placement, joined.homogeneous, joined.generation
         self.sealed.enter(joined.generation)
@@ -368,7 +368,7 @@ class Session:
             self._heartbeat.beat()
 
     def training_ended(self) -> bool:
-        """Whether rank 0's process has ended, as far as the coordinator is known to say so."""
+        """True if rank 0's process has ended, as far as the coordinator can be asked."""
         if self._client is None:
             return False
         from tfcollective._control.store_keys import TRAINING_ENDED
@@ -403,7 +403,7 @@ class Session:
 
     @functools.cached_property
     def members(self) -> Members:
-        """All ranks. Raises StateError for an auxiliary task."""
+        """The ranks of the world. Raises StateError for an auxiliary task."""
         place = self.placement
         return Members(GLOBAL_SET, tuple(range(place.size)), place.rank, self.settings.elastic)
 
@@ -473,7 +473,7 @@ class Session:
             self._leave(self._client, process_ends=process_ends)
 
     def forget(self) -> None:
-        """In a forked child: give nothing back, it is the parent's."""
+        """Releases nothing in a forked child: it belongs to the parent."""
         if self._interrupt is not None:
             self._interrupt.forget()
 

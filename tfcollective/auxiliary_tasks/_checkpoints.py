@@ -95,7 +95,7 @@ def check_whole(checkpoint: Checkpoint) -> None:
 
 
 def checkpoints_of(directory: str, files: Mapping[str, FileFacts]) -> tuple[Checkpoint, ...]:
-    """As :func:`find_checkpoints`, from a listing: what stands in a name decides.
+    """Finds what :func:`find_checkpoints` does, but in a listing: only names decide.
 
     Ordered by the numbers in the names; by time where a name has none, or two have the same.
     """

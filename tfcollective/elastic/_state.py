@@ -87,7 +87,7 @@ class State:
         runtime.phases().stepped()
 
     def check_host_updates(self) -> None:
-        """As :meth:`commit`, but saves the state only if the world is to change: then nothing is done again either."""
+        """Commits like :meth:`commit`, but only if the world will change: then no step is repeated, either."""
         if self._change_is_pending():
             self._keep()
             raise HostsUpdatedInterrupt

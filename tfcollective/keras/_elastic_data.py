@@ -19,7 +19,7 @@ _FUNCTION = "fit(lambda epoch: data.shuffle(1000, seed=epoch, reshuffle_each_ite
 
 @dataclass(frozen=True)
 class Part:
-    """This rank's data of one epoch in one world.
+    """The data of this rank for one epoch in one world.
 
     Attributes:
         dataset: its batches.

@@ -62,7 +62,7 @@ class Keras3Mixin(DistributedMixin):
         return base._overwrite_variables_directly_with_gradients(grads, vars)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's, with the gradients of all ranks."""
+        """Applies gradients as the optimizer does, but those of all ranks."""
         base: Any = super()
         with self._tfcollective.update():
             pairs = list(grads_and_vars)
@@ -72,7 +72,7 @@ class Keras3Mixin(DistributedMixin):
             return base.apply_gradients(pairs, *args, **kwargs)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
-        """As the optimizer's, with the gradients of all ranks."""
+        """Applies gradients as the optimizer does, but those of all ranks."""
         base: Any = super()
         this: Any = self
         with self._tfcollective.update():

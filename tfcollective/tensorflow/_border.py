@@ -37,7 +37,7 @@ def collective(function: _Function) -> _Function:
 
 
 def collective_of_objects(function: _Function) -> _Function:
-    """As :func:`collective`, for a function that takes any value."""
+    """Decorates as :func:`collective` does, for a function that takes any value."""
     return _at_border(documented(function), lambda arguments: None)
 
 

@@ -27,7 +27,7 @@ def derive_anew(layers: Iterable[Any]) -> None:
 
 
 def derive_anew_from(variables: Sequence[Any]) -> None:
-    """As :func:`derive_anew`, for the layers that have one of these variables.
+    """Does what :func:`derive_anew` does, for the layers that have one of these variables.
 
     A variable does not know its layer: the objects of this process are searched, if a variable has the name of a weight
     of ``Normalization``.

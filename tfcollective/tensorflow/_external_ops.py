@@ -88,14 +88,14 @@ class NumpyOps(WithoutPlans):
     def tfcollective_grouped_allreduce(
         self, tensors: Sequence[Any], op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> list[Any]:
-        """All-reduces the tensors, one after the other."""
+        """All-reduces the tensors, concatenated into one."""
         flat = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
         reduced = self.tfcollective_allreduce(flat, op, prescale, postscale, tensor_name, process_set_id)
         parts = tf.split(reduced, [tf.size(tensor) for tensor in tensors], num=len(tensors))
         return [tf.reshape(part, tf.shape(tensor)) for part, tensor in zip(parts, tensors, strict=True)]
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
-        """All ranks' rows."""
+        """Gathers the rows of all ranks."""
         tensor_name = _without_label(tensor_name)
 
         def gather(array: Any) -> Any:
@@ -117,7 +117,7 @@ class NumpyOps(WithoutPlans):
     def tfcollective_reducescatter(
         self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
-        """This rank's rows of the reduced tensor."""
+        """Returns this rank's rows of the reduced tensor."""
         return self._combine("Reducescatter", tensor, op, prescale, postscale, tensor_name, process_set_id)
 
     def tfcollective_alltoall(
@@ -148,7 +148,7 @@ class NumpyOps(WithoutPlans):
         return None if tf.executing_eagerly() else done.op
 
     def tfcollective_join(self) -> Any:
-        """Only the native engine and Horovod let ranks join."""
+        """Raises UnsupportedError: only the native engine and Horovod let ranks join."""
         raise UnsupportedError("join: only with the engines native and horovod")
 
     def _combine(
@@ -289,7 +289,7 @@ class HorovodOps(WithoutPlans):
         return [tf.cast(one, dtype) for one in reduced]
 
     def tfcollective_allgather(self, tensor: Any, tensor_name: str, process_set_id: int = 0) -> Any:
-        """All ranks' rows."""
+        """Gathers the rows of all ranks."""
         wire = _wire(tensor.dtype)
         gathered = self._hvd.allgather(tf.cast(tensor, wire), name=_node_name(tensor_name), **_where(process_set_id))
         return tf.cast(gathered, tensor.dtype)
@@ -304,7 +304,7 @@ class HorovodOps(WithoutPlans):
     def tfcollective_reducescatter(
         self, tensor: Any, op: int, prescale: str, postscale: str, tensor_name: str, process_set_id: int = 0
     ) -> Any:
-        """This rank's rows of the reduced tensor."""
+        """Returns this rank's rows of the reduced tensor."""
         whole = self.tfcollective_allreduce(tensor, op, prescale, postscale, tensor_name, process_set_id)
         members = _communicator(process_set_id)
         each, more = tf.shape(tensor)[0] // members.size, tf.shape(tensor)[0] % members.size

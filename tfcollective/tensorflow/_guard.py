@@ -176,7 +176,7 @@ class ReplicaGuards:
             guard.restart()
 
     def step(self, variables: Sequence[Any]) -> list[Any]:
-        """As :meth:`ReplicaGuard.step`, of the guard of these variables."""
+        """Does what :meth:`ReplicaGuard.step` does, with the guard of these variables."""
         key = tuple(map(variable_key, variables))
         if key not in self._guards:
             name = f"{self._scope}/{len(self._guards)}"

@@ -157,7 +157,7 @@ def test_waiting_for_the_next_world_blocks_nothing(
         assert pool.submit(runtime.size).result(within(30)) == 1
         pool.submit(runtime.shutdown).result(within(30))
         ended.set()
-        with pytest.raises(StateError, match="has left the job"):
+        with pytest.raises(StateError, match="left the job"):
             reopening.result(within(30))
     assert not session._open_communicators()
 

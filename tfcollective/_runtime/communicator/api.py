@@ -40,7 +40,7 @@ class Communicator(Protocol):
 
     @property
     def rank(self) -> int:
-        """This process's rank, from 0 to size - 1."""
+        """The rank of this process, from 0 to size - 1."""
 
     @property
     def size(self) -> int:

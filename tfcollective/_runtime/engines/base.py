@@ -160,7 +160,7 @@ class ExternalCommunicator(Communicator, abc.ABC):
             return
 
     def join(self, *, timeout: float | None = None) -> int:
-        """Only the native engine knows how many ranks contribute: UnsupportedError."""
+        """Raises UnsupportedError: only the native engine knows how many ranks contribute."""
         raise UnsupportedError("join: over numpy arrays only with the native engine")
 
     def ticket(self) -> None:

@@ -62,7 +62,7 @@ def as_input(value: npt.ArrayLike, argument: str) -> Array:
 
 
 def as_rows(value: npt.ArrayLike, needed_by: str | None = None) -> Array:
-    """As :func:`as_input`, with rows: a scalar is one row, or an InvalidArgumentError that names what needs rows."""
+    """Converts as :func:`as_input` does; a scalar becomes one row, or an InvalidArgumentError if rows are needed."""
     array = as_input(value, "array")
     if array.ndim == 0 and needed_by is not None:
         raise InvalidArgumentError(f"array: {needed_by} needs at least one dimension")

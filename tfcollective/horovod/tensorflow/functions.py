@@ -25,7 +25,7 @@ __all__ = ["allgather_object", "broadcast_", "broadcast_object", "broadcast_obje
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> list[Any]:
-    """As :func:`broadcast_variables`, and returns the variables; in a v1 graph their new values, to be run.
+    """Broadcasts and returns the variables, see :func:`broadcast_variables`; in a v1 graph, their new values.
 
     Args:
         variables: TensorFlow's or Keras's; the same list, in the same order, on all ranks.

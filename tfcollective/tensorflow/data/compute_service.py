@@ -72,7 +72,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """What :meth:`to_dict` gave; ConfigError when it is something else."""
+        """Reverses :meth:`to_dict`; raises ConfigError if ``config`` is anything else."""
         return from_document(dict(config), TfDataServiceConfig, "the description of a compute service")
 
     def write(self, filename: str) -> None:
@@ -81,7 +81,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def read(filename: str, wait_for_file_creation: bool = False, timeout: float = 600.0) -> TfDataServiceConfig:
-        """What :meth:`write` has put there.
+        """Reads what :meth:`write` has written to the file.
 
         Args:
             filename: the file.
