@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
 import re
 import tempfile
@@ -20,9 +19,10 @@ from typing import Any
 
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.log import HOROVOD_LEVELS, LEVELS, get_logger
+from tfcollective._base.options import Kind, choice, count, seconds
 from tfcollective._base.private_directory import runtime_directory
 from tfcollective._base.tasks import PS_POLICIES, TaskKey
-from tfcollective._base.timing import TIMING, unfit_seconds
+from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, PortRange
 
 PREFIX = "TFCOLLECTIVE_"
@@ -75,44 +75,14 @@ class Variable:
         return getattr(Settings, self.field)
 
 
-def _number(kind: Callable[[str], Any], fits: Callable[[Any], bool], needed: str) -> Callable[[str], Any]:
-    noun = "whole number" if kind is int else "number"
+def _read(kind: Kind) -> Callable[[str], Any]:
+    """Reads a text as the value of an option of this kind."""
 
     def parse(text: str) -> Any:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise ValueError(f"it must be a {noun}, {needed}") from None
-        if not fits(value):
-            raise ValueError(f"it must be a {noun}, {needed}")
-        return value
-
-    return parse
-
-
-def _limit(*, above_zero: bool) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        needed = unfit_seconds(value, above_zero=above_zero)
-        if needed is not None:
-            raise ValueError(f"it must be a number, {needed}")
-        return value
-
-    return parse
-
-
-_count = _number(int, lambda value: value >= 1, "1 or more")
-_whole = _number(int, lambda value: value >= 0, "0 or more")
-
-
-def _one_of(*choices: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        value = text.lower()
-        if value not in choices:
-            raise ValueError("it must be one of " + ", ".join(choices))
+        value = kind.read(text)
+        problem = kind.problem(value)
+        if problem is not None:
+            raise ValueError(problem)
         return value
 
     return parse
@@ -120,27 +90,23 @@ def _one_of(*choices: str) -> Callable[[str], str]:
 
 def _flag(text: str) -> bool:
     if text.lower() not in ("0", "1", "false", "true", "no", "yes"):
-        raise ValueError("it must be 0 or 1")
+        raise ValueError("expected 0 or 1")
     return text.lower() in ("1", "true", "yes")
 
 
-def _horovod_level(text: str) -> str:
-    level = text.lower()
-    return _one_of(*LEVELS)(HOROVOD_LEVELS.get(level, level))
-
-
+_count, _whole = _read(count(1)), _read(count(0))
 _Kind = tuple[str, Callable[[str], Any]]  # what the text of a variable looks like, and what reads it
 _FLAG: _Kind = ("0 or 1", _flag)
 _NUMBER: _Kind = ("number", _whole)
-_SECONDS: _Kind = ("seconds", _limit(above_zero=True))
-_SECONDS_OR_0: _Kind = ("seconds", _limit(above_zero=False))
+_SECONDS: _Kind = ("seconds", _read(seconds()))
+_SECONDS_OR_0: _Kind = ("seconds", _read(seconds(above_zero=False)))
 _TEXT: _Kind = ("text", str)
 _PATH: _Kind = ("path", str)
 _ENDPOINT: _Kind = ("HOST:PORT", Endpoint.parse)
 
 
 def _choice(*values: str) -> _Kind:
-    return f"{', '.join(values[:-1])} or {values[-1]}", _one_of(*values)
+    return f"{', '.join(values[:-1])} or {values[-1]}", _read(choice(*values))
 
 
 def _row(
@@ -188,7 +154,7 @@ class Settings:
         _ENDPOINT, "Without a launcher: where rank 0's coordinator listens.", identity=True
     )
     identity: str = _row(
-        ("name", _one_of(*IDENTITIES)),
+        ("name", _read(choice(*IDENTITIES))),
         "Who says which rank this is: " + ", ".join(IDENTITIES) + ".",
         "auto",
         identity=True,
@@ -287,10 +253,10 @@ class Settings:
         _ENDPOINT, "Where a rank on Spark gets its rows, from the task that holds its agent."
     )
     log_level: str = _row(
-        ("level", _one_of(*LEVELS)),
+        ("level", _read(choice(*LEVELS))),
         "What to log: debug, info, warning or error.",
         "warning",
-        alias=Alias("HOROVOD_LOG_LEVEL", _horovod_level),
+        alias=Alias("HOROVOD_LOG_LEVEL", _read(choice(*LEVELS, others=HOROVOD_LEVELS))),
     )
     mlflow: bool = _row(_FLAG, "Whether launchers tell MLflow of a job where its tracking URI is set.", True)
     library: str | None = _row(_PATH, "Use this libtfcollective.so instead of the installed one.")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
+from tfcollective._base.options import TEXT, Kind, Options, count, option, seconds
 from tfcollective._base.tasks import (
     CHIEF,
     EVALUATOR,
@@ -44,8 +46,17 @@ class NodeLabel(str, Enum):
     GPU = "gpu"
 
 
+def _unfit_linger(value: object) -> str | None:
+    needed = unfit_seconds(value, above_zero=False)
+    return None if needed is None or value == -1 else f"expected a number, {needed}, or -1 (default), got {value!r}"
+
+
+_field = partial(option, "", text="")
+_LINGER = Kind(seconds().read, _unfit_linger)
+
+
 @dataclass(frozen=True)
-class TaskSpec:
+class TaskSpec(Options):
     """The resources of each instance of a role.
 
     Attributes:
@@ -66,28 +77,30 @@ class TaskSpec:
     """
 
     memory: int | float | str
-    vcores: int
-    instances: int = 1
-    nb_proc_per_worker: int = 1
-    gpus: int = 0
-    label: str = NodeLabel.CPU
-    tb_termination_timeout_seconds: float = -1
-    tb_model_dir: str | None = None
-    tb_extra_args: str | None = None
-    min_instances: int | None = None
+    vcores: int = _field(count(1), value=...)
+    instances: int = _field(count(1), value=1)
+    nb_proc_per_worker: int = _field(count(1), value=1)
+    gpus: int = _field(count(0), value=0)
+    label: str = _field(TEXT, value=NodeLabel.CPU)
+    tb_termination_timeout_seconds: float = _field(_LINGER, value=-1)
+    tb_model_dir: str | None = _field(TEXT)
+    tb_extra_args: str | None = _field(TEXT)
+    min_instances: int | None = _field(count(0))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "memory", memory_in_mib(self.memory))
-        for field, least in (("vcores", 1), ("instances", 1), ("nb_proc_per_worker", 1), ("gpus", 0)):
-            _check_count(field, getattr(self, field), least)
-        if not isinstance(self.label, str):
-            raise ConfigError(f"label: expected a NodeLabel or a label as a string, got {self.label!r}")
-        if self.min_instances is not None:
-            _check_count("min_instances", self.min_instances, 0)
-            if self.min_instances > self.instances:
-                raise ConfigError(f"min_instances: there are {self.instances} instances, got {self.min_instances}")
-        self._check_processes()
-        self._check_tensorboard()
+        super().__post_init__()
+        if self.min_instances is not None and self.min_instances > self.instances:
+            raise ConfigError(f"min_instances: there are {self.instances} instances, got {self.min_instances}")
+        processes = self.nb_proc_per_worker
+        if processes > self.vcores:
+            raise ConfigError(
+                f"nb_proc_per_worker: {processes} processes need {processes} vcores or more, got {self.vcores}"
+            )
+        if self.gpus and processes > self.gpus:
+            raise ConfigError(
+                f"nb_proc_per_worker: {processes} processes need {processes} gpus or more, or 0, got {self.gpus}"
+            )
 
     @property
     def memory_mib(self) -> int:
@@ -104,25 +117,6 @@ class TaskSpec:
         """The time that TensorBoard stays when training has ended, in seconds."""
         given = self.tb_termination_timeout_seconds
         return TENSORBOARD_LINGER_S if given == -1 else float(given)
-
-    def _check_processes(self) -> None:
-        count = self.nb_proc_per_worker
-        if count > self.vcores:
-            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} vcores or more, got {self.vcores}")
-        if self.gpus and count > self.gpus:
-            raise ConfigError(f"nb_proc_per_worker: {count} processes need {count} gpus or more, or 0, got {self.gpus}")
-
-    def _check_tensorboard(self) -> None:
-        seconds = self.tb_termination_timeout_seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise ConfigError(f"tb_termination_timeout_seconds: expected a number, got {seconds!r}")
-        needed = unfit_seconds(seconds, above_zero=False)
-        if seconds != -1 and needed is not None:
-            raise ConfigError(f"tb_termination_timeout_seconds: expected {needed}, or -1 (default), got {seconds:g}")
-        for field in ("tb_model_dir", "tb_extra_args"):
-            value = getattr(self, field)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{field}: expected a string or None, got {value!r}")
 
 
 TaskSpecs = Mapping[str, TaskSpec]
@@ -167,22 +161,6 @@ def _unit_bytes(unit: str) -> int | None:
     return int(base ** (_PREFIXES.index(letter) + 1))
 
 
-def _check_count(field: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ConfigError(f"{field}: expected a whole number, got {value!r}")
-    if value < least:
-        raise ConfigError(f"{field}: expected {least} or more, got {value}")
-
-
-# By the field's annotation: what reads its text, and what that has to be; any other is taken as it is written.
-_KINDS: dict[object, tuple[Callable[[str], Any], str]] = {
-    "int": (int, "a whole number"),
-    "int | None": (int, "a whole number"),
-    "float": (float, "a number of seconds"),
-}
-_FIELDS = {one.name: _KINDS.get(one.type, (str, "")) for one in fields(TaskSpec)}
-
-
 def parse_task_specs(texts: Iterable[str]) -> dict[str, TaskSpec]:
     """Reads specs that are written as ``ROLE:FIELD=VALUE,...``. Raises ConfigError that quotes the text."""
     specs: dict[str, TaskSpec] = {}
@@ -198,18 +176,14 @@ def parse_task_specs(texts: Iterable[str]) -> dict[str, TaskSpec]:
 
 
 def _parse_fields(text: str) -> TaskSpec:
+    known = [one.name for one in fields(TaskSpec)]
     values: dict[str, Any] = {}
     for item in text.split(",") if text else ():
-        name, equals, value = item.partition("=")
-        if name not in _FIELDS or not equals:
-            raise ConfigError(f"expected FIELD=VALUE with a field of {', '.join(_FIELDS)}, got {item!r}")
-        read, needed = _FIELDS[name]
-        try:
-            values[name] = read(value)
-        except ValueError as error:
-            raise ConfigError(f"{name}: expected {needed}, got {value!r}") from error
-    processes = values.get("nb_proc_per_worker", 1)
-    return TaskSpec(**{"memory": DEFAULT_MEMORY, "vcores": max(DEFAULT_VCORES, processes), **values})
+        name, equals, values[name] = item.partition("=")
+        if name not in known or not equals:
+            raise ConfigError(f"expected FIELD=VALUE with a field of {', '.join(known)}, got {item!r}")
+    vcores = max(DEFAULT_VCORES, count(1).read(values.get("nb_proc_per_worker", 1)))
+    return TaskSpec.of({"memory": DEFAULT_MEMORY, "vcores": vcores, **values})
 
 
 def check_task_specs(task_specs: Any, ps_policy: str = "error") -> dict[str, TaskSpec]:
@@ -306,7 +280,9 @@ def allreduce_topology(
     Raises:
         ConfigError: names the argument and what it may be.
     """
-    _check_count("nb_workers", nb_workers, 0)
+    problem = count(0).problem(nb_workers)
+    if problem is not None:
+        raise ConfigError(f"nb_workers: {problem}")
     specs = {CHIEF: TaskSpec(memory, vcores, gpus=gpus, label=label)}
     if nb_workers:
         specs[WORKER] = TaskSpec(memory, vcores, nb_workers, nb_proc_per_worker, gpus, label)

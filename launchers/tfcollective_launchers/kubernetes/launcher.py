@@ -31,7 +31,6 @@ from tfcollective.launcher import (
     ManifestLauncher,
     Plan,
     RendezvousError,
-    UnsupportedError,
     ask_status,
     environ_snapshot,
     forward_signals,
@@ -163,12 +162,7 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
 
 def _wanted(spec: JobSpec) -> Wanted:
     """The job, checked."""
-    if spec.hosts:
-        raise ConfigError("Kubernetes chooses the hosts: use the launcher 'kubernetes' without hosts")
-    if spec.emit_tf_config:
-        raise UnsupportedError("a TF_CONFIG names ports, and only on this machine can free ones be found")
-    if spec.discovery or spec.blacklist:
-        raise UnsupportedError("discovery, blacklist: Kubernetes chooses the hosts: say with max_proc how far it grows")
+    spec.refuse_hosts("Kubernetes", "kubernetes", "choose nodes with node_selector and tolerations")
     options = KubernetesOptions.of(spec.platform)
     if spec.max_restarts and options.detach:
         raise ConfigError("detach cannot be combined with max_restarts: no process stays to start the job again")

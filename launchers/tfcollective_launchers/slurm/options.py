@@ -35,11 +35,7 @@ class SlurmOptions(Options):
     gpus_per_node: int | None = own(count(1), "GPUs of each node.", "--gpus-per-node")
     mem: str | None = own(LINE, "Memory of each node.", "--mem", metavar="SIZE", default="the partition's default")
     time: str | None = own(
-        LINE,
-        "Time limit: MINUTES, H:MM:SS or D-HH:MM:SS.",
-        "--time",
-        metavar="T",
-        default="the partition's default",
+        LINE, "Time limit: MINUTES, H:MM:SS or D-HH:MM:SS.", "--time", metavar="T", default="the partition's default"
     )
     account: str | None = own(LINE, "Account to charge.", "--account", metavar="NAME")
     qos: str | None = own(LINE, "Quality of service.", "--qos", metavar="NAME")

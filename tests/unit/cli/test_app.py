@@ -101,7 +101,7 @@ def test_version(capsys):
         ),
         (
             ["run", "--task-spec", "worker:vcores=x", "true"],
-            "task_specs (--task-spec): worker:vcores=x: vcores: expected a whole number",
+            "task_specs (--task-spec): worker:vcores=x: vcores: expected 1 or more, got 'x'",
         ),
         (["run", "--task-spec", "worker:speed=1", "true"], "got 'speed=1'"),
         (["run", "--task-spec", "worker:instances=0", "true"], "instances: expected 1 or more, got 0"),
@@ -114,7 +114,7 @@ def test_version(capsys):
         (["run", "--task-spec", "worker", "--task-spec", "tensorboard", "true"], "tensorboard: tb_model_dir: give it"),
         (
             ["run", "--task-spec", "tensorboard:tb_termination_timeout_seconds=soon", "true"],
-            "tb_termination_timeout_seconds: expected a number of seconds, got 'soon'",
+            "tb_termination_timeout_seconds: expected a number, 0 or more, or -1 (default), got 'soon'",
         ),
         (["run", "--task-spec", "worker", "--task-spec", "ps", "true"], "there are no parameter servers"),
         (["run", "-np", "2"], "the command to run is missing"),

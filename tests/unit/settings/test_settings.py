@@ -102,12 +102,12 @@ def test_a_bad_value_names_its_variable(name, value):
 @pytest.mark.parametrize(
     ("text", "needed"),
     [
-        *((text, "a number, above 0") for text in ("four", "-4", "0", "nan")),
-        *((text, r"a number, at most 1000000 \(11.6 days\)") for text in ("inf", "1e10")),
+        *((text, "above 0") for text in ("four", "-4", "0", "nan")),
+        *((text, r"at most 1000000 \(11.6 days\)") for text in ("inf", "1e10")),
     ],
 )
 def test_an_unusable_number_says_what_is_needed(text, needed):
-    with pytest.raises(ConfigError, match=f"'{text}' cannot be used: it must be {needed}$"):
+    with pytest.raises(ConfigError, match=f"'{text}' cannot be used: expected a number of seconds, {needed}, got "):
         Settings.load({"TFCOLLECTIVE_OP_TIMEOUT": text})
 
 
