@@ -1,4 +1,4 @@
-"""What every benchmark does: cases run in turns, here or on the hosts of a test bed, and give samples."""
+"""The steps that all benchmarks share: cases run in turns, here or on the hosts of a test bed, and give samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE: Place = (LOOPBACK, 0)
 
 @dataclass(frozen=True)
 class Case:
-    """What takes turns with the other cases of an experiment.
+    """A case of an experiment, which takes turns with the others.
 
     Attributes:
         name: unique; how events call it.
@@ -107,7 +107,7 @@ def _turns(cases: Sequence[Case], testbed: NetnsTestbed | None, rounds: int, unt
 
 
 def statuses(titles: Mapping[str, str], missing: Mapping[str, str], measured: Measured) -> Iterator[RunnerStatus]:
-    """What became of the runners and of the links.
+    """Yields how the runners and the links fared.
 
     Args:
         titles: of the runners, by name.

@@ -34,7 +34,7 @@ for name in sys.argv[1:]:
 
 
 def probe_hardware() -> Hardware:
-    """This machine, now."""
+    """Returns the facts of this machine at this moment."""
     return Hardware(
         cpu=_cpu_model(),
         cores=os.cpu_count() or 1,
@@ -47,7 +47,7 @@ def probe_hardware() -> Hardware:
 
 
 def probe_versions(external: dict[str, str] | None = None, commands: Sequence[Sequence[str]] = ()) -> Versions:
-    """What takes part: this environment's packages, those of other Pythons, and programs.
+    """Returns the versions in use: this environment's packages, those of other Pythons, and programs.
 
     Args:
         external: label -> Python interpreter of another environment; its packages appear as "label/package".

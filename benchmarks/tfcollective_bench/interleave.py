@@ -45,7 +45,7 @@ _JSON_LINE = re.compile(r"^(?:\[\d+\]<stdout>: ?)?(\{.*\})\s*$")
 
 @dataclass(frozen=True)
 class Variant:
-    """One command that takes part.
+    """A command that takes part.
 
     Attributes:
         name: how events call it; unique.
@@ -138,7 +138,7 @@ def interleave(
 
 
 def _turn(variant: Variant, number: int, clock: Clock) -> Generator[Event, None, None]:
-    """One run of one variant."""
+    """Runs one variant once."""
     inherited = {name: value for name, value in environ_snapshot().items() if name not in variant.unset}
     try:
         process = spawn(variant.argv, {**inherited, **variant.env}, variant.cwd)

@@ -1,4 +1,4 @@
-"""What the ranks of a job under test leave as they go: a line for each event, which stays when a process is killed.
+"""The journal of the ranks of a job under test: a line for each event, which outlives the process.
 
 The times are those of the monotonic clock, which all processes of a host share: so what one process did to another can
 be timed without either of them waiting for the other.
@@ -20,7 +20,7 @@ _SUFFIX = ".journal"
 
 
 class Line(NamedTuple):
-    """One event.
+    """An event.
 
     Attributes:
         task: whose, for example ``worker:3``.

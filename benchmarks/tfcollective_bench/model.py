@@ -13,7 +13,7 @@ Cell: TypeAlias = str | int | float | bool
 
 
 class RunnerState(str, Enum):
-    """How a runner ended."""
+    """The end of a runner."""
 
     RAN = "ran"
     MISSING = "missing"
@@ -43,7 +43,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one runner measured in one round.
+    """The measurement of a runner in one round.
 
     Attributes:
         runner: its name.
@@ -73,7 +73,7 @@ class RunnerStatus:
 
 @dataclass(frozen=True)
 class Report:
-    """One run of a benchmark.
+    """A run of a benchmark.
 
     `started` and `finished` are seconds since 1970-01-01 UTC. `attachments` are JSON values other than samples.
     `format` is the number of this form of reports.

@@ -57,7 +57,7 @@ def horovod_command(python: str, ranks: int, module: str, arguments: Sequence[st
 
 
 def thread_variables(ranks: int) -> Mapping[str, str]:
-    """Every rank's share of the cores as threads, one at least; no GPU, and no greetings."""
+    """Returns the variables for a rank's share of the cores as threads, at least one; no GPU, and no greetings."""
     threads = str(max(1, available_cores() // ranks))
     return {**dict.fromkeys(THREAD_VARIABLES, threads), "TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
 

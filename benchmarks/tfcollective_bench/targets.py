@@ -25,7 +25,7 @@ _K, _M = 1 << 10, 1 << 20
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: the first of these runners that has samples in rows with these cells."""
+    """A side of a comparison: the first of these runners that has samples in rows with these cells."""
 
     runners: tuple[str, ...]
     row: Mapping[str, Cell] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Target:
-    """One row of the table.
+    """A row of the table.
 
     Attributes:
         work: what is done.
@@ -253,8 +253,8 @@ def _runner(rows: Mapping[int, Sequence[Sample]]) -> str:
 
 
 def _side(side: Side, target: Target, samples: Sequence[Sample]) -> dict[int, list[Sample]]:
-    """By size (0 where rows have none), the samples of the first runner that has any. Where a runner has several rows
-    of one size (parameter servers: one for every number of servers), its best."""
+    """Returns, by size (0 if rows have none), the samples of the first runner that has any. If a runner has several
+    rows of one size (parameter servers: one for every number of servers), its best."""
     for runner in side.runners:
         rows: dict[tuple[int, str], list[Sample]] = {}
         for sample in select(samples, runner=runner, metric=target.metric, **side.row):

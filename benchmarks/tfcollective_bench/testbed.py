@@ -78,7 +78,7 @@ class NetnsTestbed:
 
     @property
     def namespaces(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the network namespaces."""
         return tuple(map(_namespace, self.numbers))
 
     @property

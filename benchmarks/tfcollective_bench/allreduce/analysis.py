@@ -64,7 +64,7 @@ def label_of(sample: Sample) -> str:
 
 
 def labels(report: Report) -> tuple[str, ...]:
-    """All runners of the report, in the order of their table."""
+    """Returns all runners of the report, in the order of their table."""
     found = {label_of(sample): list(RUNNERS).index(sample.runner) for sample in report.samples}
     return tuple(sorted(found, key=lambda label: (found[label], label)))
 

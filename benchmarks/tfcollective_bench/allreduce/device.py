@@ -1,4 +1,4 @@
-"""All-reduce on GPUs: nccl-tests' columns, and what tfcollective's call costs over NCCL's in the same process."""
+"""All-reduce on GPUs: nccl-tests' columns, and the overhead of tfcollective's call over NCCL's in the same process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CupyDevice:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One size: seconds of a call (medians over the rounds) and bytes per second, of tfcollective and of NCCL itself.
+    """The figures of one size: seconds of a call (medians over the rounds) and bytes per second, ours and NCCL's.
 
     Attributes:
         nbytes: of the array.

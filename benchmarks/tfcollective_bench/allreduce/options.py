@@ -22,7 +22,7 @@ _FACTOR = 4
 
 @dataclass(frozen=True)
 class AllreduceOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         ranks: worlds to measure, by their number of ranks.

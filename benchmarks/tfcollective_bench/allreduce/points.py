@@ -15,8 +15,8 @@ _MOST_COLD = 50
 
 @dataclass(frozen=True)
 class Point:
-    """One size: how many bytes, after what (``hot``: inputs just written; ``cold``: the caches emptied since), and how
-    many times."""
+    """A size to measure: its bytes, the state of the caches (``hot``: inputs just written; ``cold``: emptied since),
+    and the number of calls."""
 
     cache: str
     bytes: int
@@ -42,5 +42,5 @@ def iterations_for(size: int, base: int, cache: str) -> int:
 
 
 def make_points(sizes: Sequence[int], caches: Sequence[str], base: int) -> tuple[Point, ...]:
-    """All sizes after each other, hot before cold."""
+    """Returns all sizes in order, hot before cold."""
     return tuple(Point(cache, size, iterations_for(size, base, cache)) for size in sizes for cache in caches)

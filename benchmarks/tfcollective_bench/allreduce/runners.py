@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Runner:
-    """One way to all-reduce.
+    """A library that all-reduces.
 
     Attributes:
         name: on the command line and in reports.
@@ -167,7 +167,7 @@ def chosen(names: Sequence[str]) -> tuple[Runner, ...]:
 
 
 def case_name(case: Case) -> str:
-    """For people."""
+    """Returns the case's name for people."""
     transport = f", {case.transport}" if case.transport not in ("", "auto") else ""
     link = f", {case.link}" if case.link else ""
     return f"{case.runner}, {case.ranks} ranks{transport}{link}"

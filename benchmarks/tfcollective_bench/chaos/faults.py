@@ -41,7 +41,7 @@ class FaultKind(str, Enum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One disturbance.
+    """A disturbance.
 
     Attributes:
         number: its place in the schedule.

@@ -60,7 +60,7 @@ def gradient(weights: Array, seed: int, step: int, rank: int, size: int) -> Arra
 
 
 def learning_rate(step: int) -> float:
-    """It falls as 1 / step: so the loss goes on falling, and shows how many steps counted."""
+    """Returns a rate that falls as 1 / step: the loss keeps falling, and shows how many steps counted."""
     return min(_FIRST_RATE, _DECAY / (step + 1))
 
 

@@ -17,7 +17,7 @@ _LEAST_CALM_S = 10.0
 
 @dataclass(frozen=True)
 class ChaosOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         minutes: how long the job is disturbed.

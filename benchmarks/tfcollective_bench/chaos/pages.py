@@ -136,7 +136,7 @@ def _worlds_plot(report: Report) -> Plot:
 
 
 def _kinds_plot(report: Report) -> Plot:
-    """Each fault as a point: how long no step was completed, and until the world was whole again."""
+    """Draws each fault as a point: how long no step was completed, and until the world was whole again."""
     title = "How long no step was completed, and until as many ranks trained as before"
     kinds = [kind.value for kind in FaultKind if _values(report, "still", kind.value)][::-1]
     figure, axes = new_figure(title, _WIDE_IN, max(_FLAT_IN, 0.42 * len(kinds) + 1))

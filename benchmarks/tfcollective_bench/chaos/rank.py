@@ -1,4 +1,4 @@
-"""One rank of a disturbed job.
+"""The program of each rank of a disturbed job.
 
     tfcollective run -np 4 --min-np 1 -m tfcollective_bench.chaos.rank DIRECTORY SEED STEP_MS FRAMEWORK
 

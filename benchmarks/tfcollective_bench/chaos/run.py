@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Check:
-    """One requirement: the value found, the value required, and whether it is met."""
+    """A requirement: the value found, the value required, and whether it is met."""
 
     what: str
     found: str
@@ -205,7 +205,7 @@ def compare(options: ChaosOptions, sizes: Sequence[int], result: Mapping[str, ob
 
 
 def curve_places(steps: int) -> tuple[int, ...]:
-    """After how many steps a curve of so many has values: as far apart as they are from the beginning, and the end."""
+    """Returns the steps at which a curve of so many has values: at ever wider distances, and the last one."""
     places = {max(1, round(steps ** (number / _CURVE_POINTS))) for number in range(_CURVE_POINTS + 1)}
     return tuple(sorted(places | {steps}))
 

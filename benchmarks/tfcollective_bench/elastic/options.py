@@ -13,7 +13,7 @@ __all__ = ["ElasticOptions"]
 
 @dataclass(frozen=True)
 class ElasticOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         ranks: of each job, once it has grown by one; all on this host.

@@ -1,4 +1,4 @@
-"""One rank of a job that loses one: tfcollective's or Horovod's elastic loop, or a program that is started again.
+"""The program of each rank: tfcollective's or Horovod's elastic loop, or a program that is started again.
 
     python -m tfcollective_bench.elastic.rank ours|ours-traced|restart|horovod DIRECTORY MEGABYTES
 

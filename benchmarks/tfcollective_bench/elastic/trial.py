@@ -1,4 +1,4 @@
-"""One turn: a job that grows by a rank and then loses one by SIGKILL, and how long the others and the new ones took.
+"""A turn: a job that grows by a rank, then loses one by SIGKILL, and how long the others and the new ranks took.
 
     python -m tfcollective_bench.elastic.trial DIRECTORY RANKS SECONDS CALM FEWER ALL COMMAND...
 
@@ -52,7 +52,7 @@ class Observed:
         self.lines.extend(self._reader.read())
 
     def whole(self, ranks: int) -> bool:
-        """Whether so many ranks have done enough steps."""
+        """True if so many ranks have done enough steps."""
         steps = [line.pid for line in self.lines if line.event == STEP and line.size == ranks]
         return sum(steps.count(pid) >= _STEPS for pid in set(steps)) >= ranks
 

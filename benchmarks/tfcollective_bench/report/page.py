@@ -1,4 +1,4 @@
-"""One HTML file that needs nothing else: no script, no font, no network."""
+"""Writes a report as a self-contained HTML file: no script, no font, no network."""
 
 from __future__ import annotations
 

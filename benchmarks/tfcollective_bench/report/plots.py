@@ -39,7 +39,7 @@ _COLUMNS = 100  # of letters, under all groups of bars
 
 @dataclass(frozen=True)
 class Series:
-    """One line: a value at each x, and its spread from `low` to `high` (empty: none)."""
+    """A line: a value at each x, and its spread from `low` to `high` (empty: none)."""
 
     name: str
     x: tuple[float, ...]
@@ -50,7 +50,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One group of bars: a value for each name, with its spread."""
+    """A group of bars: a value for each name, with its spread."""
 
     label: str
     values: Mapping[str, float]

@@ -72,7 +72,7 @@ def _squeezed(table: Table, width: int) -> bool:
 
 
 def _print_rows(table: Table, console: Console) -> None:
-    """Every row as a heading, its first cells that are no numbers, and a line for each of the others."""
+    """Prints every row as a heading, its first cells that are no numbers, and a line for each other cell."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -90,7 +90,7 @@ def _crew(
     agents: int,
     timeout: float,
 ) -> None:
-    """These agents join when all crews are ready; sends their world, and when each began and was back."""
+    """Lets these agents join when all crews are ready; sends their world, and when each began and returned."""
 
     def all_ready() -> None:
         start.wait(timeout)

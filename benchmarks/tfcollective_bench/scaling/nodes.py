@@ -83,7 +83,7 @@ def keep_busy(nodes: int, ranks: int, seconds: float, timeout: float) -> dict[st
 
 
 class _Line:
-    """One proved connection for requests, one after the other; as the client's, it is opened anew when it was ended."""
+    """An authenticated connection for one request after the other; like the client's, it reopens when it was closed."""
 
     def __init__(self, endpoint: Endpoint, key: bytes, source: str) -> None:
         self._endpoint = endpoint
@@ -141,7 +141,7 @@ class _Line:
 
 @dataclass
 class _Job:
-    """All nodes, and what was seen of the coordinator meanwhile."""
+    """The nodes of a job, and what was seen of the coordinator meanwhile."""
 
     endpoint: Endpoint
     key: bytes

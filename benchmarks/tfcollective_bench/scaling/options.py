@@ -16,7 +16,7 @@ _MOST_RANKS = 64000
 
 @dataclass(frozen=True)
 class ScalingOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         ranks: worlds, by their number of ranks; all on this host.

@@ -26,20 +26,20 @@ RUNNERS: Mapping[str, str] = {
     COORDINATOR: "tfcollective, agents that join at once",
     NODES: "tfcollective, simulated nodes with heartbeats, orders and output",
 }
-#: What a runner that starts no ranks has so many of.
+#: The things that a runner without ranks counts.
 _COUNTED = {COORDINATOR: "agents", NODES: "nodes"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One turn: a runner and how many it has of what :data:`_COUNTED` says."""
+    """A turn of a runner, and how many ranks it has, or what :data:`_COUNTED` says."""
 
     runner: str
     count: int
 
     @property
     def name(self) -> str:
-        """For people; unique."""
+        """The unique name for people."""
         return f"{self.runner}, {self.count} {_COUNTED.get(self.runner, 'ranks')}"
 
 
@@ -61,7 +61,7 @@ def hint_for(runner: str, found: Baselines) -> str:
 
 
 def cases_of(runner: str, options: ScalingOptions) -> Iterator[Case]:
-    """Its turns in one round."""
+    """Yields the runner's turns in one round."""
     for count in {COORDINATOR: options.agents, NODES: options.nodes}.get(runner, options.ranks):
         yield Case(runner, count)
 

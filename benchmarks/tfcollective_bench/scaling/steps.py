@@ -1,4 +1,4 @@
-"""One rank that reduces the gradients of steps: tfcollective's or Horovod's ``DistributedGradientTape``.
+"""A rank that reduces the gradients of steps: tfcollective's or Horovod's ``DistributedGradientTape``.
 
     python -m tfcollective_bench.scaling.steps ours|horovod ITERATIONS BYTES TENSORS...
 

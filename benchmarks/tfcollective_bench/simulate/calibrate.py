@@ -28,7 +28,7 @@ _GAMMA_CALLS = 200
 
 @dataclass(frozen=True)
 class Measured:
-    """One measured world and size: hosts on one machine, joined by a link."""
+    """A measured world and size: hosts on one machine, joined by a link."""
 
     link: str
     hosts: int

@@ -74,7 +74,7 @@ class _Link:
 
 
 class _Rank:
-    """One rank: its clock and how far it has come. `mates` > 0: it stands for so many equal ones, in a circle."""
+    """A rank: its clock and its progress. `mates` > 0: it stands for so many equal ranks in a circle."""
 
     def __init__(self, rank: int, steps: Sequence[Step], network: Network, mates: int) -> None:
         self._rank, self._steps, self._network, self._mates = rank, steps, network, mates

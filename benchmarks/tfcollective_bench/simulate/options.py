@@ -15,7 +15,7 @@ _MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         ranks: worlds to predict, one rank a host.

@@ -48,7 +48,7 @@ _StepFn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(_Step))
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a rank.
+    """A step of a rank.
 
     Attributes:
         kind: send, receive, or wait for one of them.

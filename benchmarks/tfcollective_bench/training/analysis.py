@@ -32,7 +32,7 @@ class Scene:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """The scene's name for people."""
         return f"{self.model}, {self.processes} processes, {self.link}, equal {self.view}"
 
 
@@ -140,7 +140,7 @@ def wire_bound(scene: Scene) -> float | None:
 
 
 def training_table(report: Report, scene: Scene) -> Table:
-    """All runners of a scene."""
+    """Returns a table of all runners of a scene."""
     found = figures_of(report, scene)
     by_name = {figure.runner: figure for figure in found}
     equal = min((figure.curve.samples[-1] for figure in found), default=0.0)
@@ -202,7 +202,7 @@ def _note(scene: Scene) -> str:
 
 
 def sweep_table(report: Report, scene: Scene) -> Table | None:
-    """All variants of the parameter server in a scene; None if it did not run."""
+    """Returns a table of the parameter server's variants in a scene; None if it did not run."""
     rows = tuple(
         (figure.variant, f"{f.median:.0f}", f"{f.p10:.0f}", f"{f.p90:.0f}", f"{figure.wire:.0f}")
         for figure in _rows(report.samples, _PS, scene)

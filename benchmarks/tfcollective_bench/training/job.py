@@ -165,7 +165,7 @@ class _Job:
                 self._wait_ready(one)
 
     def wait(self, deadline: Deadline) -> None:
-        """Until every process that trains has ended; JobError when one of any kind ends before its time."""
+        """Waits until every process that trains has ended; raises JobError if any process ends early."""
         while any(one.planned.trains and not one.ended for one in self._running):
             self._step(deadline)
             if self._have_results():

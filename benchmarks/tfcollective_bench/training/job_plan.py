@@ -22,7 +22,7 @@ _LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Case:
-    """One job of the benchmark.
+    """A job of the benchmark.
 
     Attributes:
         strategy: how the processes train together, a name of ``strategies.STRATEGIES``.
@@ -86,7 +86,7 @@ class Site:
 
 @dataclass(frozen=True)
 class PlannedProcess:
-    """One process to start.
+    """A process to start.
 
     Attributes:
         name: for messages.
@@ -105,7 +105,7 @@ class PlannedProcess:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """All processes of a job, in the order of starting, and how many results they leave."""
+    """The processes of a job, in the order of starting, and the number of results that they leave."""
 
     processes: tuple[PlannedProcess, ...]
     results: int

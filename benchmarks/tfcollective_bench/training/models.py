@@ -17,7 +17,7 @@ CLASSES = 10
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer.
+    """A layer of a model.
 
     Attributes:
         kind: ``dense``, ``conv`` (3x3, same padding, then 2x2 max pooling), ``embedding`` (then the mean over the
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model with its data.
+    """A model with its data.
 
     Attributes:
         name: what the command line calls it.

@@ -17,7 +17,7 @@ VIEWS = ("processes", "cores")
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """One run.
+    """The options of a run.
 
     Attributes:
         processes: numbers of training processes to measure.

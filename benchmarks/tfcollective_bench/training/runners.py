@@ -17,7 +17,7 @@ _TIMELINE_STEPS = 12
 
 @dataclass(frozen=True)
 class Runner:
-    """One way to train together.
+    """A way to train together.
 
     Attributes:
         name: on the command line and in reports.
@@ -56,7 +56,7 @@ RUNNERS: Mapping[str, Runner] = {
 
 @dataclass(frozen=True)
 class Job:
-    """One job of a run.
+    """A job of a run.
 
     Attributes:
         name: unique, for people.
@@ -93,7 +93,7 @@ def slots(processes: int, cores: Sequence[int]) -> tuple[tuple[int, ...], ...]:
 def jobs(
     runners: Sequence[Runner], pythons: Mapping[str, str], options: TrainingOptions, cores: Sequence[int]
 ) -> Iterator[Job]:
-    """All jobs of a run. ``pythons`` are interpreters by environment, ``cores`` those that may be used."""
+    """Yields all jobs of a run. ``pythons`` are interpreters by environment, ``cores`` those that may be used."""
     for link in options.links:
         for processes in options.processes:
             for model in dict.fromkeys(options.models):
@@ -104,7 +104,7 @@ def jobs(
 
 
 def timeline_jobs(found: Sequence[Job]) -> Iterator[Job]:
-    """For every model, number of processes and link, a short job of tfcollective that records what it does."""
+    """Yields, for every model, number of processes and link, a short job of tfcollective that records a timeline."""
     scenes: dict[tuple[str, int, str], Job] = {}
     for job in found:
         if job.case.strategy == "ours" and job.processes > 1:

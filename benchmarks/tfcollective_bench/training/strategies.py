@@ -65,7 +65,7 @@ class Unconnected(Strategy):
     """Processes that only start together: the most that processes on these cores can do."""
 
     def wait_for_all(self) -> None:
-        """Every process leaves a file and waits for the others'."""
+        """Leaves a file for this process and waits for those of the others."""
         directory = Path(self.task.results)
         (directory / f"ready.{self.rank}").touch()
         deadline = time.monotonic() + self.task.timeout
@@ -176,7 +176,7 @@ class MultiWorkerMirrored(Strategy):
         return scope
 
     def dataset(self, make: Any) -> Any:
-        """Every worker makes its own batches, so that nothing has to be split."""
+        """Makes this worker's own batches, so that nothing has to be split."""
         return self._strategy.distribute_datasets_from_function(lambda context: make(self.rank))
 
 

@@ -18,7 +18,7 @@ MARK = "tfcollective-bench-mark "
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One process's part of a job.
+    """The part of a job that one process trains.
 
     Attributes:
         strategy: how it trains together with others, a name of ``strategies.STRATEGIES``.
@@ -56,7 +56,7 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One measured epoch of one process.
+    """A measured epoch of one process.
 
     Attributes:
         samples: samples trained in it, by this process (by all workers, where a coordinator counts).

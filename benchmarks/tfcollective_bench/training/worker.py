@@ -89,7 +89,7 @@ def _make_watch(strategy: Strategy, evaluator: _HeldOut, batch: int) -> Any:
     import tensorflow as tf
 
     class Watch(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-        """No hook for batches: Keras would fetch the loss of every step for it."""
+        """Notes epochs only: for a hook on batches, Keras would fetch the loss of every step."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -120,7 +120,7 @@ def _mark(strategy: Strategy, name: str) -> None:
 
 
 def _stay_on_cores(task: TrainingTask) -> None:
-    """Before any library makes threads: they inherit it."""
+    """Pins this process to its cores before any library makes threads, which inherit that."""
     if not task.cores:
         return
     rank = task.rank

@@ -155,7 +155,7 @@ _SUBDOMAIN, _QUANTITIES = line(names.check_subdomain, "NAME"), line(_check_quant
 
 @dataclass(frozen=True)
 class KubernetesOptions(Options):
-    """What the objects of a job are like, and how the cluster is reached."""
+    """The options for a job's objects and for access to the cluster."""
 
     image: str = own(
         line(_check_image, "IMAGE"), "Image of all pods, with tfcollective in it. Required.", "--image", ...

@@ -35,7 +35,7 @@ class Allocation:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Allocation | None:
-        """The one that the variables of ``sbatch`` or ``salloc`` describe; None outside of one.
+        """Returns the allocation that the variables of ``sbatch`` or ``salloc`` describe; None outside of one.
 
         Raises ConfigError when a variable cannot be read, or this is one of several tasks of a step.
         """

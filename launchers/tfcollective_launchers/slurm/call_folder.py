@@ -16,7 +16,7 @@ def stage(folder: Path, spec: JobSpec) -> None:
 
 
 def staged(folder: Path) -> JobSpec:
-    """That job. Raises OSError, and ConfigError when the file is something else."""
+    """Reads that job. Raises OSError, and ConfigError if the file is something else."""
     return decode((folder / _JOB).read_bytes(), JobSpec, "the description of the job")
 
 
@@ -26,7 +26,7 @@ def leave(folder: Path, outcome: JobOutcome) -> None:
 
 
 def left(folder: Path) -> JobOutcome | None:
-    """That outcome; None when the launcher did not come to its end."""
+    """Reads that outcome; None if the launcher left none."""
     try:
         data = (folder / _OUTCOME).read_bytes()
     except OSError:

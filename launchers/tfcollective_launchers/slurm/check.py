@@ -1,4 +1,4 @@
-"""What ``tfcollective check --launcher slurm`` looks at."""
+"""The checks of ``tfcollective check --launcher slurm``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tfcollective_launchers.slurm.allocation import Allocation
 
 
 def findings(script: str) -> Iterator[Finding]:
-    """One after the other, until what comes next could not work; ``script`` is the batch script of a small job."""
+    """Yields findings, up to one without which the next could not work; ``script``: the batch script of a small job."""
     return Finding.until_one_fails((_commands, _controller, lambda: _place(script)))
 
 
@@ -29,7 +29,7 @@ def _controller() -> Finding:
 
 
 def _place(script: str) -> Finding:
-    """Where a job would run: in this process's allocation, or in one that SLURM says when it could give."""
+    """Finds where a job would run: in this process's allocation, or in one that SLURM could give, and when."""
     try:
         allocation = Allocation.of(environ_snapshot())
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""What SLURM's commands say of jobs and nodes."""
+"""Asks SLURM's commands about jobs and nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class UnknownJobError(SlurmError):
 
 @dataclass(frozen=True)
 class JobState:
-    """One job, as ``scontrol show job`` describes it: its fields by name."""
+    """A job as ``scontrol show job`` describes it: its fields by name."""
 
     fields: Mapping[str, str]
 
@@ -45,17 +45,17 @@ class JobState:
 
     @property
     def reason(self) -> str:
-        """Why it waits, or why it has ended; empty: SLURM does not say."""
+        """The reason why it waits or has ended; empty: SLURM gives none."""
         return self["Reason"]
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """True once it has ended."""
         return self.state in _ENDED
 
     @property
     def waits(self) -> bool:
-        """Whether it is in the queue."""
+        """True while it is in the queue."""
         return self.state in _WAITING
 
     @property
@@ -75,7 +75,7 @@ class JobState:
 
 @dataclass(frozen=True)
 class NodeState:
-    """One node, as ``scontrol show node`` describes it."""
+    """A node as ``scontrol show node`` describes it."""
 
     name: str
     address: str
@@ -84,7 +84,7 @@ class NodeState:
 
     @property
     def drains(self) -> bool:
-        """Whether an operator takes it out of service."""
+        """True if an operator takes it out of service."""
         return "DRAIN" in self.state
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class NodeState:
 
 
 def ask(*command: str, seconds: float = TIMING.platform_call) -> str:
-    """What a command of SLURM's prints. Raises SlurmError with what it says when it fails."""
+    """Returns the output of a SLURM command. Raises SlurmError with its message if it fails."""
     done = answer_of(command, seconds)
     if done is None:
         raise SlurmError(f"{command[0]} cannot be run, or gives no answer within {seconds:g} s")
@@ -109,7 +109,7 @@ def job_state(job_id: str, seconds: float = TIMING.platform_call) -> JobState:
 
 
 def node_states(names: Sequence[str], seconds: float = TIMING.platform_call) -> dict[str, NodeState]:
-    """These nodes, by name. Raises SlurmError."""
+    """Returns the states of these nodes by name. Raises SlurmError."""
     lines = ask("scontrol", "show", "node", ",".join(names), "--oneliner", seconds=seconds).splitlines()
     rows = [fields_of(line) for line in lines]
     found = [
@@ -166,8 +166,8 @@ def submit(script: str, environ: Mapping[str, str]) -> str:
 
 
 def try_submission(script: str) -> str:
-    """When and where SLURM would start the job of this batch script, in its words; submits nothing. Raises
-    SlurmError when it would not take it."""
+    """Asks SLURM when and where it would start the job of this batch script, and returns its words; submits nothing.
+    Raises SlurmError if it would refuse the job."""
     done = answer_of(("sbatch", "--test-only"), TIMING.platform_call, script)
     if done is None:
         raise SlurmError(f"sbatch cannot be run, or gives no answer within {TIMING.platform_call:g} s")

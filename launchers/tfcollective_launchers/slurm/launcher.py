@@ -78,7 +78,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
 
     @property
     def delegates(self) -> bool:  # type: ignore[override]
-        """Whether a job is submitted, and not run in this process's allocation."""
+        """True if a job is submitted, not run in this process's allocation."""
         return Allocation.of(environ_snapshot()) is None
 
     def granted_hosts(self) -> tuple[Host, ...]:
@@ -173,7 +173,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
 
 
 def _prefix(job_id: str) -> str:
-    """How the names of our jobs in a job of SLURM begin."""
+    """Returns how the names of our jobs in a SLURM job begin."""
     return f"slurm-{job_id}"
 
 
@@ -205,7 +205,7 @@ def _checked_for_submission(spec: JobSpec) -> JobSpec:
 
 
 def _hosts(spec: JobSpec, allocation: Allocation) -> tuple[Host, ...]:
-    """Where the ranks run; ConfigError for a host that is not in the allocation."""
+    """Returns the hosts of the ranks; raises ConfigError for a host outside the allocation."""
     there = {host.name for host in allocation.hosts}
     elsewhere = [host.name for host in spec.hosts if host.name not in there]
     if elsewhere:
@@ -236,7 +236,7 @@ def _started_again(spec: JobSpec, count: int, options: SlurmOptions) -> JobSpec:
 
 
 def _bind_host(nodes: Sequence[str], interfaces: Sequence[str]) -> str:
-    """Where the coordinator listens: on the interface that is wanted, else on the one that leads to the nodes."""
+    """Returns where the coordinator listens: on the chosen interface, else on the one with the route to the nodes."""
     if interfaces:
         return own_address(interfaces)
     try:
@@ -264,7 +264,7 @@ def _requeue(job_id: str) -> None:
 
 
 def _status_in(job_id: str, state: JobState) -> Mapping[str, object] | None:
-    """What the coordinator says, asked by a step on its node: the job key stays there. None: no answer."""
+    """Asks the coordinator by a step on its node, so that the job key stays there. None: no answer."""
     step = ("--jobid", job_id, "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={state['BatchHost']}", "--mpi=none")
     with suppress(SlurmError, ValueError):
         answer = control.ask("srun", *step, sys.executable, "-m", "tfcollective", "status", "--json")

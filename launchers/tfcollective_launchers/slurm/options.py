@@ -21,8 +21,7 @@ own = partial(option, "SLURM")
 
 @dataclass(frozen=True)
 class SlurmOptions(Options):
-    """All but ``srun_args``, ``requeue`` and ``python`` are for a job that is submitted; inside an allocation they have
-    no effect."""
+    """The options for SLURM; inside an allocation only ``srun_args``, ``requeue`` and ``python`` have an effect."""
 
     partition: str | None = shared.queue(LINE, more="On SLURM it is a partition.")
     name: str = shared.job_name(LINE)

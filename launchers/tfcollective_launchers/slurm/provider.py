@@ -30,8 +30,8 @@ _TRIES = 5  # SLURM's MessageTimeout (10 s) ends each of them
 
 
 def srun_command(node: str, options: SlurmOptions, *, overlap: bool) -> tuple[str, ...]:
-    """What runs an agent on ``node``, as a step of its own that has all that the job has there. Nothing in it is
-    secret: the key comes over stdin.
+    """Returns the command that runs an agent on ``node``, as its own step with all resources that the job has there.
+    Nothing in it is secret: the key comes over stdin.
 
     ``overlap``: whether this srun knows ``--overlap``; before SLURM 20.11 steps shared a node by themselves.
     """
@@ -47,8 +47,8 @@ def srun_command(node: str, options: SlurmOptions, *, overlap: bool) -> tuple[st
 
 
 class _Slurm:
-    """What SLURM says of a job and these nodes of it. Where a thousand nodes go at once it is asked once for all of
-    them, and one that gives no answer holds up one question only."""
+    """Asks SLURM about a job and these nodes of it. If a thousand nodes fail at once it asks once for all of them, and
+    a query that gets no answer delays only one caller."""
 
     def __init__(self, job_id: str, names: Collection[str], clock: Clock) -> None:
         self._job_id = job_id
@@ -153,8 +153,8 @@ class SlurmProvider(CommandProvider):
         return (self._processes[name].exit_code or 0) > SIGNAL_BASE and self._tries.get(name, 0) < _TRIES
 
     def _tries_again(self, name: str) -> bool:
-        """Whether the srun of this node, which has ended without an agent, is to be started again: nothing is wrong
-        with the node."""
+        """True if the srun of this node, which has ended without an agent, is started again: nothing is wrong with the
+        node."""
         if self._what_slurm_says(name):
             return False
         code, count = self._processes[name].exit_code, self._tries.get(name, 0) + 1
@@ -170,7 +170,7 @@ class SlurmProvider(CommandProvider):
         return super()._how(name) + (f"; SLURM says: {what}" if what else "")
 
     def _what_slurm_says(self, name: str) -> str:
-        """Of a node and its job, where something is wrong with them; empty: nothing is, or SLURM does not answer."""
+        """Describes what is wrong with a node or its job; empty: nothing is, or SLURM does not answer."""
         found = self._slurm.now()
         if found is None:
             return ""

@@ -13,7 +13,7 @@ _NOTICE_S = 60  # at least
 
 
 def batch_script(spec: JobSpec, options: SlurmOptions, command: tuple[str, ...] = ()) -> str:
-    """What sbatch gets: it runs ``command``, or else the job, on the first node of an allocation for the job."""
+    """Returns the script for sbatch, which runs ``command``, or else the job, on the first node of an allocation."""
     lines = ["#!/bin/bash", *(f"#SBATCH {line}" for line in _directives(spec, options)), ""]
     # exec: the launcher takes the shell's place, and gets the signals that SLURM sends to that alone.
     if command:

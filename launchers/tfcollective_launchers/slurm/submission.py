@@ -46,7 +46,7 @@ class Tail:
 
     @property
     def there(self) -> bool:
-        """Whether the file can be seen from here."""
+        """True if the file can be seen from here."""
         return Path(self.path).exists()
 
 
@@ -86,7 +86,7 @@ class Followed:
         return outcome_of(state, self.job_id) if waited is None else self._not_begun(waited)
 
     def _follow(self, received: Sequence[int]) -> tuple[JobState, JobState | None]:
-        """Its last state; and the one in which it had waited too long in the queue, or None."""
+        """Returns its last state, and the one in which it had waited too long in the queue, or None."""
         began = self.clock.monotonic()
         cancelled_at: float | None = None
         waited: JobState | None = None
@@ -112,7 +112,7 @@ class Followed:
             self._pause(TIMING.slurm_looks if now - began > _SOON_FOR_S and not cancelled_at else _SOON_S, received)
 
     def _pause(self, seconds: float, received: Sequence[int]) -> None:
-        """Until the next look at the job; what it prints is looked for meanwhile."""
+        """Waits until the next look at the job; shows its new output meanwhile."""
         count = len(received)
         end = self.clock.monotonic() + seconds
         while (left := end - self.clock.monotonic()) > 0 and len(received) == count:
@@ -153,7 +153,7 @@ class Followed:
             tail.copy()
 
     def _show_rest(self) -> None:
-        """What it has printed last."""
+        """Shows the last of its output."""
         end = self.clock.monotonic() + _LATE_OUTPUT_S
         quiet = 0
         while quiet < 2 and self.clock.monotonic() < end:
@@ -181,7 +181,7 @@ class Followed:
 
 
 def outcome_of(state: JobState, job_id: str) -> JobOutcome:
-    """How the job has ended. Its launcher has reported that, unless SLURM has ended the job."""
+    """Returns the job's outcome. Its launcher has reported that, unless SLURM has ended the job."""
     code, number = state.exit_code
     if state.state == "COMPLETED":
         return JobOutcome((), initialised=True)
@@ -199,7 +199,7 @@ def outcome_of(state: JobState, job_id: str) -> JobOutcome:
 
 
 def wait_for_end(job_id: str, seconds: float = TIMING.application_end, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Until the job, which has been cancelled, has ended. Raises LaunchError when it takes longer."""
+    """Waits for the end of a job that has been cancelled. Raises LaunchError if it takes longer."""
     end = clock.monotonic() + seconds
     while not (state := control.job_state(job_id)).ended:
         if clock.monotonic() > end:
@@ -208,7 +208,7 @@ def wait_for_end(job_id: str, seconds: float = TIMING.application_end, clock: Cl
 
 
 def ended_by(outcome: JobOutcome) -> bool:
-    """Whether SLURM, or a person, has asked the job to end with SIGTERM while it ran, and it has done so in order."""
+    """True if SLURM or a person asked the running job to end with SIGTERM, and it ended gracefully."""
     if outcome.stopped_by is not None:
         return outcome.stopped_by == signal.SIGTERM
     left = outcome.start_failure is not None and outcome.start_failure.met and not outcome.start_failure.timed_out
@@ -216,7 +216,7 @@ def ended_by(outcome: JobOutcome) -> bool:
 
 
 def facts_of(state: JobState, job_id: str) -> Mapping[str, str]:
-    """What people want to know of a job, by name."""
+    """Returns the facts of a job for people, by name."""
     code, number = state.exit_code
     ended = f"{code}" if not number else f"signal {number}"
     found = {

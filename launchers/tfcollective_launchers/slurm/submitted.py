@@ -1,4 +1,4 @@
-"""What a batch job runs for a function: ``python -c ... FOLDER``, see :mod:`call_folder`."""
+"""The program that a batch job runs for a function: ``python -c ... FOLDER``, see :mod:`call_folder`."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ own = partial(option, "Spark")
 
 @dataclass(frozen=True)
 class SparkOptions(Options):
-    """What a new application is like, and Python values for one that is there.
+    """The options for a new application, and Python values for an existing one.
 
     Attributes:
         spark: the SparkSession or SparkContext whose executors run the job; None: the active one, else a new one.

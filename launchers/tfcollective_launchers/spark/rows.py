@@ -31,7 +31,7 @@ _ENDS = "task int, code int"
 
 @dataclass(frozen=True)
 class Source:
-    """What :func:`feed` returns, for ``run(..., data=...)``.
+    """The result of :func:`feed`, for ``run(..., data=...)``.
 
     Attributes:
         frame: the DataFrame, with the columns that ranks get.
@@ -47,7 +47,7 @@ class Source:
         return self.frame.sparkSession
 
     def run_tasks(self, part: Part) -> dict[int, int]:
-        """As :func:`~tfcollective_launchers.spark.provider.run_tasks`, with a share of the rows for each task."""
+        """Gives each task its rows; see :func:`~tfcollective_launchers.spark.provider.run_tasks`."""
         part = replace(part, schema=arrow_schema(self.frame).serialize().to_pybytes())
         rows = reduce(lambda some, more: some.union(more), [self.frame] * self.epochs)
 
@@ -110,8 +110,8 @@ def _arrow_type(field: Any) -> Any:
 
 
 def hold_agent_with_rows(part: Part, batches: Iterable[Any]) -> Iterator[Any]:
-    """As :func:`~tfcollective_launchers.spark.task.hold_agent` for a task that has rows for its rank, in batches of
-    Arrow; yields the numbers as one, too."""
+    """Does what :func:`~tfcollective_launchers.spark.task.hold_agent` does, for a task that has rows for its rank, in
+    Arrow batches; also yields the numbers as a batch."""
     from pyspark import BarrierTaskContext
 
     me = BarrierTaskContext.get()

@@ -124,7 +124,7 @@ def _with_module(spec: JobSpec, module: str) -> JobSpec:
 
 
 def _run(spec: JobSpec, launcher: str) -> Metrics:
-    """As often as it may be tried; raises what ended the last attempt."""
+    """Runs the job as often as it may be tried; raises the error that ended the last attempt."""
     launching: Launcher = YarnLauncher() if launcher == _YARN else find_launcher(launcher)
     main = threading.current_thread() is threading.main_thread()
     began = time.monotonic()
@@ -136,7 +136,7 @@ def _run(spec: JobSpec, launcher: str) -> Metrics:
 
 
 def _checked(outcome: JobOutcome) -> list[Any]:
-    """For ranks that return nothing: raises when one has failed."""
+    """Raises if a rank has failed; for ranks that return nothing."""
     failed = tuple(record for record in outcome.exits if record.failed)
     return results_of(replace(outcome, exits=failed, results={}), 0)
 

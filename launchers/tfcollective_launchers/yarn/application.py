@@ -1,4 +1,4 @@
-"""From a job to YARN's application, as skein writes it: pure, from values to a mapping. Needs no skein.
+"""Translates a job into YARN's application, as skein writes it: pure, from values to a mapping. Needs no skein.
 
 The application has one service with one container for every instance of a role: each has its own log, and a container
 that is started again is still the same instance.
@@ -49,7 +49,7 @@ class Amount:
     gpus: int = 0
 
     def holds(self, other: Amount) -> bool:
-        """Whether ``other`` fits in."""
+        """True if ``other`` fits in."""
         return self.memory >= other.memory and self.vcores >= other.vcores and self.gpus >= other.gpus
 
     def __str__(self) -> str:
@@ -58,8 +58,8 @@ class Amount:
 
 @dataclass(frozen=True)
 class Request:
-    """One container: what it is called and what it needs; ``processes`` is how many run in it. One that is ``later`` is
-    not there at the start: an elastic job asks for it while it runs."""
+    """A request for a container: its name and what it needs; ``processes`` is how many run in it. One that is ``later``
+    is made while an elastic job runs, not at its start."""
 
     name: str
     role: str
@@ -73,7 +73,7 @@ class Request:
 
 
 def container_name(instance: TaskKey) -> str:
-    """What the container of an instance of a role is called."""
+    """Returns the name of the container of an instance of a role."""
     return f"{instance.type}-{instance.index}"
 
 
@@ -106,7 +106,7 @@ def further_requests(spec: JobSpec) -> tuple[Request, ...]:
 
 
 def containers_for_ranks(spec: JobSpec) -> tuple[Host, ...]:
-    """All containers that an elastic job may have for its ranks, as hosts."""
+    """Returns all containers that an elastic job may have for its ranks, as hosts."""
     wanted = (*requests(spec), *further_requests(spec))
     return tuple(Host(one.name, one.processes) for one in wanted if one.role in TRAINER_TYPES)
 
@@ -136,8 +136,8 @@ def _placed(worker: WorkerPlan, request: Request, spec: JobSpec) -> WorkerPlan:
 
 
 def _added(request: Request, spec: JobSpec) -> dict[str, str]:
-    """What a process gets because of its container: as many threads as it has cores. One with GPUs is a node
-    of its own: its processes see no other GPUs of the host."""
+    """Returns the variables that a process gets from its container: as many threads as it has cores. A container with
+    GPUs is a node of its own: its processes see no other GPUs of the host."""
     threads = thread_variables(max(1, request.amount.vcores // request.processes), spec.rank_env)
     return {**threads, variable("node_id"): request.name} if request.amount.gpus else threads
 
@@ -226,7 +226,7 @@ def _files(environment: Environment, options: YarnOptions, staged: Mapping[str, 
 
 
 def _is_archive(source: str, target: str) -> bool:
-    """Whether YARN unpacks the file: a packed directory has a target name without the archive's ending."""
+    """True if YARN unpacks the file: the target name of a packed directory lacks the archive's ending."""
     return source.endswith((".zip", ".tar.gz", ".tgz")) and not target.endswith((".zip", ".tar.gz", ".tgz"))
 
 

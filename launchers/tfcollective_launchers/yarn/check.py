@@ -1,4 +1,4 @@
-"""What ``tfcollective check --launcher yarn`` looks at."""
+"""The checks of ``tfcollective check --launcher yarn``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RUN = Callable[[JobSpec], JobOutcome]
 
 
 def findings(options: YarnOptions, run: _RUN) -> Iterator[Finding]:
-    """One after the other, until what comes next could not work; ``run`` runs a job."""
+    """Yields findings, up to one without which the next could not work; ``run`` runs a job."""
     environ = environ_snapshot()
     steps: tuple[Callable[[], Finding], ...] = (
         lambda: _configuration(environ),
@@ -171,7 +171,7 @@ def _application(options: YarnOptions, run: _RUN) -> Finding:
 
 
 def answer() -> int:
-    """What the container runs: it has tfcollective and its native library there."""
+    """Runs in the container: shows that tfcollective and its native library are there."""
     import tfcollective
 
     tfcollective.init()

@@ -1,4 +1,4 @@
-"""Whether a cluster can ever give what a job asks for: pure."""
+"""Finds out whether a cluster can ever give what a job asks for: pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class NodeView:
 
     @property
     def free(self) -> Amount:
-        """What is left."""
+        """The amount that is free."""
         memory, vcores = self.total.memory - self.used.memory, self.total.vcores - self.used.vcores
         return Amount(memory, vcores, self.total.gpus - self.used.gpus)
 
 
 def impossible(wanted: Sequence[Request], nodes: Sequence[NodeView]) -> tuple[str, ...]:
-    """What no node of this cluster can give, a sentence each; nothing when all may come, if perhaps not now."""
+    """Returns what no node of this cluster can give, a sentence each; nothing if all may come, if perhaps not now."""
     if not nodes:
         return ("the cluster has no node that runs",)
     return tuple(dict.fromkeys(_problems(wanted, nodes)))
@@ -48,7 +48,7 @@ def _problems(wanted: Sequence[Request], nodes: Sequence[NodeView]) -> Iterator[
 
 
 def shortage(missing: Sequence[Request], nodes: Sequence[NodeView]) -> str:
-    """What is free on the nodes that containers may use which have not come."""
+    """Describes what is free on the nodes that the missing containers may use."""
     free = {node.name: node.free for request in missing for node in _suited(request, nodes)}
     listed = "; ".join(f"{name}: {amount}" for name, amount in free.items()) or "nothing is known"
     return f"free now: {listed}"

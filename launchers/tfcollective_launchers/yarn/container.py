@@ -1,4 +1,4 @@
-"""What runs in every container but the master's: finds the coordinator, and is an agent of its job."""
+"""The program of every container but the master's: finds the coordinator, and is an agent of its job."""
 
 from __future__ import annotations
 

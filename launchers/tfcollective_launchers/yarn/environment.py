@@ -1,4 +1,4 @@
-"""Which Python a container runs, and what has to be sent for that: pure."""
+"""Decides which Python a container runs, and what has to be sent for that: pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNPACKED = "environment"  # the directory of an archive in a container
 
 @dataclass(frozen=True)
 class Environment:
-    """How to get at an interpreter in a container.
+    """The interpreter of a container, and what it needs.
 
     Attributes:
         interpreter: the words of a shell that start it.
@@ -61,7 +61,7 @@ def _pex_setup(interpreter: str) -> tuple[str, ...]:
 
 
 def source_url(source: str) -> str:
-    """Where a file is, as YARN wants it: a path is one here."""
+    """Returns the URL of a file for YARN; a path is one on this host."""
     if "://" in source:
         return source
     if not source.startswith("/"):
@@ -70,7 +70,7 @@ def source_url(source: str) -> str:
 
 
 def _file(source: str, kind: str) -> dict[str, str]:
-    """What is on a file system of the cluster already stays on the nodes for this user's next application."""
+    """Describes a file: nodes keep one of the cluster's file system for this user's next application."""
     return {"source": source_url(source), "type": kind, "visibility": "PRIVATE" if "://" in source else "APPLICATION"}
 
 

@@ -78,8 +78,8 @@ _TOO_LARGE = "Invalid resource request"
 
 @dataclass(frozen=True)
 class Submission:
-    """One application: its id, how it ended, and how the job in it ended; no ``state`` when it was left to itself or
-    had to be ended, or YARN does not say it."""
+    """A submitted application: its id, its end, and the outcome of the job in it; no ``state`` if it was detached or
+    had to be ended, or YARN gives none."""
 
     app_id: str
     ended: HostedOutcome
@@ -163,8 +163,8 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
 def look_for_master(
     yarn: YarnClient, job: str, state: AppState, known: records.Record | None
 ) -> tuple[str, str | None]:
-    """What is to be said of an application's master, and where its coordinator is: one that was started again has
-    another one."""
+    """Returns a note on an application's master, and the address of its coordinator: a restarted master has a new
+    one."""
     if known is None or state.ended:
         return "", None
     if state.state != "RUNNING":
@@ -218,12 +218,12 @@ def _checked(spec: JobSpec) -> JobSpec:
 
 
 def _elastic(spec: JobSpec) -> JobSpec:
-    """What runs there. A spare would take its memory from the container's."""
+    """Returns the job as it runs there. A spare would take its memory from the container's."""
     return replace(spec, hosts=containers_for_ranks(spec), warm_spares=False)
 
 
 def _check(yarn: YarnClient, spec: JobSpec, options: YarnOptions) -> None:
-    """What YARN would never grant is refused before anything is sent."""
+    """Refuses what YARN would never grant before anything is sent."""
     yarn.check_queue(options.queue)
     problems = impossible((*requests(spec), *further_requests(spec)), yarn.nodes())
     if problems:
@@ -275,7 +275,7 @@ class Submitted:
         self._waits_for: frozenset[str] | None = None  # containers, as was seen last
 
     def run(self, document: Mapping[str, Any], stop_signals: Sequence[int]) -> Submission:
-        """To its end, or until it runs by itself. Whatever goes wrong here, the application does not stay."""
+        """Runs it to its end, or until it runs by itself. If anything goes wrong here, the application is ended."""
         with forward_signals(stop_signals, lambda number: None) as received:
             submitted = self._yarn.submit(document, lambda: bool(received))
             if submitted is None:
@@ -300,7 +300,7 @@ class Submitted:
         return Submission(self._app_id, HostedOutcome(JobOutcome((), initialised=True), ()), None)
 
     def _stopped(self, received: Sequence[int]) -> Submission:
-        """It has been asked to stop before it was followed."""
+        """Ends an application that was asked to stop before it was followed."""
         records.forget(self._app_id)
         self._yarn.kill(self._app_id)
         # YARN knows: a second Ctrl-C ends the wait.
@@ -308,8 +308,8 @@ class Submitted:
         return Submission(self._app_id, HostedOutcome(_stopped_by(received), ()), state)
 
     def _follow(self, coordinator: str, stop_signals: Sequence[int], received: list[int]) -> HostedOutcome | None:
-        """To the end of the job, at the next master's coordinator, too; None when a signal came while there was none,
-        which is in ``received``."""
+        """Follows the job to its end, also at the next master's coordinator; None if a signal, now in ``received``,
+        came while there was none."""
         self._remind_at = self._clock.monotonic() + TIMING.remind
         while True:
             try:
@@ -364,7 +364,7 @@ class Submitted:
         return None
 
     def _kill(self) -> bool:
-        """Whether YARN has heard that it is to be killed; if not, the user is asked to do it."""
+        """Asks YARN to kill the application; True if YARN has heard. If not, asks the user to do it."""
         try:
             self._yarn.kill(self._app_id)
         except LaunchError as error:
@@ -373,7 +373,7 @@ class Submitted:
         return True
 
     def _find_coordinator(self, received: Sequence[int]) -> str | None:
-        """Where it is, once the master runs; None when a signal came first. Raises LaunchError when it never will."""
+        """Returns its address once the master runs; None if a signal came first. Raises LaunchError if none will."""
         deadline = self._clock.monotonic() + self._options.allocation_timeout
         remind_at = self._clock.monotonic() + TIMING.remind
         running_by = 0.0
@@ -421,8 +421,8 @@ class Submitted:
         return records.Record(coordinator, self._hosted.key, *credential_bytes(self._security))
 
     def _replaced(self) -> bool:
-        """Whether YARN has lost the master that we follow. One that it has not heard of since it was itself started
-        again is ACCEPTED, too: so its coordinator is asked first."""
+        """True if YARN has lost the master that we follow. After YARN's own restart, a master that it has not yet heard
+        from is ACCEPTED, too: so its coordinator is asked first."""
         state = self._state_by(math.inf)
         if not self._elsewhere or state is None or state.ended:
             return False
@@ -516,7 +516,7 @@ def with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppSta
 
 
 def _is_yarns(text: str | None) -> bool:
-    """Whether YARN says this of an application."""
+    """True if the text has the form of an application's id."""
     return _APPLICATION.match(text or "") is not None
 
 

@@ -26,7 +26,7 @@ _MARKS = (
 
 
 def logs_command(app_id: str, files: Sequence[str] = ()) -> list[str]:
-    """What prints the logs of an application: of all files, or of these."""
+    """Returns the command that prints the logs of an application: all files, or these."""
     return ["yarn", "logs", "-applicationId", app_id, *(("-log_files", ",".join(files)) if files else ())]
 
 
@@ -109,7 +109,7 @@ def last_lines(node: str, container: str, file: str, count: int) -> tuple[str, .
 
 
 def log_page(node: str, container: str, user: str) -> str:
-    """Where people read the log of a container."""
+    """Returns the page on which people read the log of a container."""
     return f"http://{node}/node/containerlogs/{container}/{user}"
 
 

@@ -1,4 +1,4 @@
-"""What runs in the application master's container: the coordinator, and the launcher's part of the job."""
+"""The program of the application master's container: the coordinator, and the launcher's part of the job."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def attempt_of(container: str) -> int:
-    """Which of the application's masters runs in a container with this id: 1, 2 ...; 1 if the id does not say it."""
+    """Returns which of the application's masters runs in this container: 1, 2 ...; 1 if its id does not say."""
     found = re.fullmatch(r"container_(?:e\d+_)?\d+_\d+_(\d+)_\d+", container)
     return int(found[1]) if found else 1
 
@@ -110,7 +110,7 @@ def _read(folder: Path) -> HostedJob:
 
 
 def _own_address(wanted: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Where the other containers and the submitter reach us: the address by which YARN calls this node."""
+    """Returns where other containers and the submitter reach us: the address by which YARN calls this node."""
     if wanted:
         return choose_address(interface_addresses(), wanted)
     return socket.gethostbyname(environ.get("NM_HOST") or socket.gethostname())
@@ -291,7 +291,7 @@ class SkeinPlatform(ContainerProvider):
         return {container.service_name: container for container in self._containers(states)}
 
     def _containers(self, states: Sequence[str]) -> list[Any]:
-        """Those of a service stand in the order in which they were requested; none while skein cannot be asked."""
+        """Returns containers, those of a service in the order of their requests; none while skein cannot be asked."""
         try:
             return list(self._order("asking for containers", lambda: self._app.get_containers(states=states)))
         except SkeinError as error:  # the job can go on without
@@ -325,7 +325,7 @@ def _end_of(container: Any) -> logs.ContainerEnd | None:
 
 
 def _how(container: Any) -> str:
-    """What is known of a container's end: its node knows more than skein."""
+    """Describes a container's end: its node knows more than skein."""
     end = _end_of(container)
     code = "" if end is None or end[0] is None else f"exit code {end[0]}"
     text = (end[1] if end is not None else "") or (container.exit_message or "")

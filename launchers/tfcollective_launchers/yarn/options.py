@@ -82,7 +82,7 @@ _FILES = Kind(VARIABLES.read, _unfit_files, "NAME=PATH", many=True)
 
 @dataclass(frozen=True)
 class YarnOptions(Options):
-    """What an application on YARN is like.
+    """The options of an application on YARN.
 
     Attributes:
         skein_client: a client of skein's to use; None: one of our own.
@@ -164,7 +164,7 @@ class YarnOptions(Options):
             raise ConfigError("yarn: docker_mounts and docker_network need docker_image, the image to run in")
 
     def attempts(self, *, elastic: bool) -> int:
-        """How often YARN may start the master of a job."""
+        """Returns how often YARN may start the master of a job."""
         return (2 if elastic else 1) if self.master_attempts is None else self.master_attempts
 
     @property

@@ -1,5 +1,5 @@
-"""What this user knows of applications that run, for `tfcollective status`: where the coordinator is, its key, and the
-credentials by which the application's master tells where the coordinator is now."""
+"""The user's records of running applications, for `tfcollective status`: the coordinator's address, its key, and the
+credentials with which to ask the application's master for the present address."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def forget(app_id: str) -> None:
 
 
 def _folder(app_id: str) -> Path:
-    """Its own: ValueError for a text that leads anywhere else, to the directories of all jobs for example."""
+    """Returns its folder; ValueError for a text that leads elsewhere, to the directories of all jobs for example."""
     if app_id in ("", ".", "..") or "/" in app_id:
         raise ValueError(f"{app_id!r} is not the name of an application")
     return Settings.load().jobs_directory() / app_id

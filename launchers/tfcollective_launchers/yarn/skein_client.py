@@ -63,8 +63,8 @@ def import_skein() -> Any:
 
 
 def within(seconds: float, what: str, work: Callable[[], _T], cancelled: Callable[[], bool] = lambda: False) -> _T:
-    """What ``work`` returns or raises; SkeinError when it takes too long, or it is ``cancelled()`` before. Calls of
-    skein's have no deadline of their own: one that hangs is left to itself."""
+    """Returns or raises what ``work`` does; SkeinError if it takes too long, or is ``cancelled()`` before. Skein's
+    calls have no deadline of their own: one that hangs is abandoned."""
     call, deadline = on_thread(work, "tfc-skein"), Deadline.after(seconds)
     while not wait([call], min(deadline.remaining(), _LOOK_S)).done:
         if cancelled():
@@ -76,7 +76,7 @@ def within(seconds: float, what: str, work: Callable[[], _T], cancelled: Callabl
 
 @dataclass(frozen=True)
 class AppState:
-    """What YARN says of an application.
+    """The state of an application, as YARN reports it.
 
     Attributes:
         state: ``ACCEPTED``, ``RUNNING``, ``FINISHED`` ...
@@ -98,7 +98,7 @@ class AppState:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
+        """True once it has ended."""
         return self.state in ENDED
 
     @property
@@ -196,7 +196,7 @@ class YarnClient:
             raise
 
     def state(self, app_id: str) -> AppState:
-        """What YARN says of an application."""
+        """Asks YARN for the state of an application."""
         report = self._call(f"YARN's report of {app_id}", lambda: self._client.application_report(app_id))
         return AppState(
             state=str(report.state),
@@ -209,11 +209,11 @@ class YarnClient:
         )
 
     def endpoint(self, app_id: str, security: Any) -> str | None:
-        """Where the coordinator listens, or None as long as the master has not said it."""
+        """Returns where the coordinator listens, or None until the master has reported it."""
         return self._said(app_id, security, ENDPOINT_KEY)
 
     def attempt(self, app_id: str, security: Any) -> int | None:
-        """Which of the application's masters runs now: 1, 2 ..., or None as long as it has not said it."""
+        """Returns which of the application's masters runs now: 1, 2 ..., or None until it has reported that."""
         found = self._said(app_id, security, ATTEMPT_KEY)
         return None if found is None else int(found)
 
@@ -240,7 +240,7 @@ class YarnClient:
             return None
 
     def credentials(self, certificate: bytes, key: bytes) -> Any:
-        """Those of an application, from what :func:`credential_bytes` has given."""
+        """Returns the credentials of an application, from the result of :func:`credential_bytes`."""
         return self._skein.Security(cert_bytes=certificate, key_bytes=key)
 
     def kill(self, app_id: str) -> None:
@@ -252,8 +252,8 @@ class YarnClient:
                 raise
 
     def wait_for_end(self, app_id: str, seconds: float, cancelled: Callable[[], bool] = lambda: False) -> AppState:
-        """Its state once it has ended, or after that time or as soon as it is ``cancelled()``. Raises SkeinError when
-        YARN does not say."""
+        """Returns its state once it has ended, at the latest after that time or when it is ``cancelled()``. Raises
+        SkeinError if YARN gives none."""
         deadline = Deadline.after(seconds, self._clock)
         level = logging.WARNING
         while True:
@@ -362,7 +362,7 @@ def _amount(resources: Any) -> Amount:
 
 
 def upload_time(document: object) -> float:
-    """How long (s) the files on this machine that a description of an application names may take to be sent."""
+    """Returns how long (s) it may take to send this machine's files that an application's description names."""
     return sum(map(_size, set(_sources(document)))) / _LEAST_BYTES_PER_S
 
 

@@ -10,7 +10,7 @@ _COLUMNS = ("task", "host", "state", "duration", "exit", "log")
 
 
 def render_table(app_id: str, ended: HostedOutcome) -> str:
-    """One row a task; empty when nothing is known of the containers."""
+    """Returns one row a task; empty if nothing is known of the containers."""
     exits = {record.task: record for record in (*ended.outcome.exits, *ended.outcome.survived)}
     exits.update({end.task: end.exit for end in ended.outcome.auxiliary_tasks if end.exit is not None})
     lost = {record.task for record in ended.outcome.survived}

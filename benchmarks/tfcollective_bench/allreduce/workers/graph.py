@@ -131,8 +131,8 @@ def _tensorflow(pinned: bool) -> _Endpoint:
 
 
 def _addresses() -> list[str]:
-    """Every rank finds a free port and tells the others. TensorFlow cannot be given a socket that is bound already, so
-    another program could take the port before it does; it then says so and this run fails."""
+    """Finds a free port on every rank and tells the others. TensorFlow cannot take over a bound socket, so another
+    program could take the port first; TensorFlow then says so and this run fails."""
     import numpy as np
 
     import tfcollective
