@@ -1,251 +1,158 @@
 """The interface for launchers of platforms, built in or of your own: docs/howto/own_launcher.md explains its use.
 
-A platform imports nothing else of tfcollective. Names that no platform in ``launchers/`` uses are not part of it.
+A platform imports nothing else of tfcollective. Names that no platform in ``launchers/`` uses are not part of it. Each
+is imported under its own name: so type checkers know that it is public.
 """
 
-from tfcollective._base import log
-from tfcollective._base import platform_options as shared
-from tfcollective._base.addresses import is_own_host, route_address
-from tfcollective._base.clock import SYSTEM_CLOCK, Clock, Deadline, on_thread, poll
-from tfcollective._base.codec import decode, encode, encode_line
-from tfcollective._base.descriptors import give_usual_limit
-from tfcollective._base.errors import ConfigError, LaunchError, RendezvousError, TfCollectiveError, UnsupportedError
-from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
-from tfcollective._base.failures import ExitRecord
-from tfcollective._base.guarded_listener import BACKLOG, GuardedListener
-from tfcollective._base.host_names import expand_hosts
-from tfcollective._base.job_keys import new_key
-from tfcollective._base.log import get_logger, say
-from tfcollective._base.machine.cores import THREAD_VARIABLES, thread_variables
-from tfcollective._base.machine.gpus import VISIBLE, gpu_variables, visible_gpus
-from tfcollective._base.machine.network import choose_address, interface_addresses, own_address
-from tfcollective._base.options import (
-    FLAG,
-    LINE,
-    MANIFESTS,
-    TEXT,
-    VARIABLES,
-    WORDS,
-    Kind,
-    Options,
-    choice,
-    count,
-    form,
-    line,
-    option,
-    performance,
-    seconds,
-)
-from tfcollective._base.private_directory import write_private
-from tfcollective._base.processes import PASSED_ON, answer_of, end_process, program_of
-from tfcollective._base.rows.arrays import arrays_of, check_schema, columns, import_pyarrow, not_an_array
-from tfcollective._base.rows.stream import RowWriter
-from tfcollective._base.settings import (
-    Settings,
-    environ_snapshot,
-    external_variable,
-    first_on_path,
-    variable,
-    without_outer_job,
-)
-from tfcollective._base.task_specs import (
-    DEFAULT_MEMORY,
-    DEFAULT_VCORES,
-    TaskSpec,
-    memory_in_mib,
-    single_server_topology,
-)
-from tfcollective._base.tasks import CHIEF, EVALUATOR, SIDE_TYPES, TENSORBOARD, TRAINER_TYPES, WORKER, TaskKey
-from tfcollective._base.timing import TIMING, Timing
-from tfcollective._base.topology import Endpoint, Placement
-from tfcollective._base.version import __version__
-from tfcollective._launch.agent.node import wait_for_key
-from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
-from tfcollective._launch.api import function_job, results_of, results_wanted
-from tfcollective._launch.elastic.discovery import HostDiscovery
-from tfcollective._launch.hosted.messages import ContainerRow, HostedJob, HostedOutcome
-from tfcollective._launch.hosted.output_relay import OutputFollower
-from tfcollective._launch.hosted.platform_side import ContainerProvider, serve_container, serve_job, started_again
-from tfcollective._launch.hosted.submitter_side import HostedClient, LauncherLostError, ask_status
-from tfcollective._launch.launcher import (
-    Capabilities,
-    CheckedLauncher,
-    Finding,
-    JobDescription,
-    JobManager,
-    JobOutcome,
-    Launcher,
-    ManifestLauncher,
-    StartFailure,
-    find_launcher,
-)
-from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
-from tfcollective._launch.plan.hosts import Host, Share, share_out
-from tfcollective._launch.plan.job_file import job_text
-from tfcollective._launch.plan.planner import Plan, plan_hosts, with_tf_config
-from tfcollective._launch.plan.rank_variables import rank_variables
-from tfcollective._launch.plan.spec import OPTIONS, JobSpec
-from tfcollective._launch.platforms.commands import AGENT, CommandProvider, own_agent
-from tfcollective._launch.platforms.join import dealt_assignment, elastic_assignment, numbered_name
-from tfcollective._launch.report.report import exit_code, render
-from tfcollective._launch.report.restarts import run_job
-from tfcollective._launch.run import Assign, Assignment, Enrolment, by_name, client_of, run_job_on
-from tfcollective._launch.running.job import Job, new_job_id
-from tfcollective._launch.system.signals import forward_signals, heed
-from tfcollective._launch.system.ssh import ACCEPT_NEW, DEFAULTS, SshOptions, hosts_that_ask
-
-__all__ = [
-    "ACCEPT_NEW",
-    "AGENT",
-    "Assign",
-    "Assignment",
-    "BACKLOG",
-    "CHIEF",
-    "Capabilities",
-    "CheckedLauncher",
-    "Clock",
-    "CommandProvider",
-    "ConfigError",
-    "ContainerProvider",
-    "ContainerRow",
-    "DEFAULTS",
-    "DEFAULT_MEMORY",
-    "DEFAULT_VCORES",
-    "Deadline",
-    "EVALUATOR",
-    "FLAG",
-    "Endpoint",
-    "Enrolment",
-    "ExitCode",
-    "ExitRecord",
-    "Finding",
-    "GuardedListener",
-    "Host",
-    "HostDiscovery",
-    "HostedClient",
-    "HostedJob",
-    "HostedOutcome",
-    "Job",
-    "JobDescription",
-    "JobManager",
-    "JobOutcome",
-    "JobSpec",
-    "Kind",
-    "LINE",
-    "LaunchError",
-    "Launcher",
-    "LauncherLostError",
-    "ManifestLauncher",
-    "MANIFESTS",
-    "NodeFacts",
-    "NodeProvider",
-    "Arrival",
-    "Refill",
-    "NodeSettings",
-    "OPTIONS",
-    "Options",
-    "OutputFollower",
-    "PASSED_ON",
-    "Placement",
-    "Plan",
-    "RendezvousError",
-    "RowWriter",
-    "SIDE_TYPES",
-    "SIGNAL_BASE",
-    "SYSTEM_CLOCK",
-    "Settings",
-    "Share",
-    "SshOptions",
-    "StartFailure",
-    "TENSORBOARD",
-    "TEXT",
-    "THREAD_VARIABLES",
-    "TIMING",
-    "TRAINER_TYPES",
-    "TaskKey",
-    "TaskSpec",
-    "TfCollectiveError",
-    "Timing",
-    "UnsupportedError",
-    "VARIABLES",
-    "VISIBLE",
-    "WORDS",
-    "WORKER",
-    "Went",
-    "WorkerPlan",
-    "__version__",
-    "all_enrolled",
-    "answer_of",
-    "arrays_of",
-    "ask_status",
-    "by_name",
-    "check_schema",
-    "choice",
-    "choose_address",
-    "client_of",
-    "columns",
-    "count",
-    "dealt_assignment",
-    "decode",
-    "elastic_assignment",
-    "encode",
-    "encode_line",
-    "end_process",
-    "environ_snapshot",
-    "exit_code",
-    "expand_hosts",
-    "external_variable",
-    "find_launcher",
-    "first_on_path",
-    "form",
-    "forward_signals",
-    "function_job",
-    "get_logger",
-    "give_usual_limit",
-    "gpu_variables",
-    "heed",
-    "hosts_that_ask",
-    "import_pyarrow",
-    "interface_addresses",
-    "is_own_host",
-    "job_text",
-    "line",
-    "log",
-    "memory_in_mib",
-    "new_job_id",
-    "new_key",
-    "not_an_array",
-    "numbered_name",
-    "on_thread",
-    "option",
-    "own_address",
-    "own_agent",
-    "performance",
-    "plan_hosts",
-    "poll",
-    "program_of",
-    "rank_variables",
-    "render",
-    "results_of",
-    "results_wanted",
-    "route_address",
-    "run_job",
-    "run_job_on",
-    "say",
-    "seconds",
-    "serve_container",
-    "serve_job",
-    "share_out",
-    "shared",
-    "signal_name",
-    "single_server_topology",
-    "started_again",
-    "thread_variables",
-    "variable",
-    "visible_gpus",
-    "wait_for_key",
-    "with_tf_config",
-    "without_outer_job",
-    "write_private",
-]
+from tfcollective._base import log as log
+from tfcollective._base import shared_options as shared_options
+from tfcollective._base.addresses import is_own_host as is_own_host
+from tfcollective._base.addresses import route_address as route_address
+from tfcollective._base.clock import SYSTEM_CLOCK as SYSTEM_CLOCK
+from tfcollective._base.clock import Clock as Clock
+from tfcollective._base.clock import Deadline as Deadline
+from tfcollective._base.clock import on_thread as on_thread
+from tfcollective._base.clock import poll as poll
+from tfcollective._base.codec import decode as decode
+from tfcollective._base.codec import encode as encode
+from tfcollective._base.codec import encode_line as encode_line
+from tfcollective._base.descriptors import give_usual_limit as give_usual_limit
+from tfcollective._base.errors import ConfigError as ConfigError
+from tfcollective._base.errors import LaunchError as LaunchError
+from tfcollective._base.errors import RendezvousError as RendezvousError
+from tfcollective._base.errors import TfCollectiveError as TfCollectiveError
+from tfcollective._base.errors import UnsupportedError as UnsupportedError
+from tfcollective._base.exit_codes import SIGNAL_BASE as SIGNAL_BASE
+from tfcollective._base.exit_codes import ExitCode as ExitCode
+from tfcollective._base.exit_codes import signal_name as signal_name
+from tfcollective._base.failures import ExitRecord as ExitRecord
+from tfcollective._base.guarded_listener import BACKLOG as BACKLOG
+from tfcollective._base.guarded_listener import GuardedListener as GuardedListener
+from tfcollective._base.host_names import expand_hosts as expand_hosts
+from tfcollective._base.job_keys import new_key as new_key
+from tfcollective._base.log import get_logger as get_logger
+from tfcollective._base.log import say as say
+from tfcollective._base.machine.cores import THREAD_VARIABLES as THREAD_VARIABLES
+from tfcollective._base.machine.cores import thread_variables as thread_variables
+from tfcollective._base.machine.gpus import VISIBLE as VISIBLE
+from tfcollective._base.machine.gpus import gpu_variables as gpu_variables
+from tfcollective._base.machine.gpus import visible_gpus as visible_gpus
+from tfcollective._base.machine.network import choose_address as choose_address
+from tfcollective._base.machine.network import interface_addresses as interface_addresses
+from tfcollective._base.machine.network import own_address as own_address
+from tfcollective._base.options import FLAG as FLAG
+from tfcollective._base.options import LINE as LINE
+from tfcollective._base.options import MANIFESTS as MANIFESTS
+from tfcollective._base.options import TEXT as TEXT
+from tfcollective._base.options import VARIABLES as VARIABLES
+from tfcollective._base.options import WORDS as WORDS
+from tfcollective._base.options import Kind as Kind
+from tfcollective._base.options import Options as Options
+from tfcollective._base.options import choice as choice
+from tfcollective._base.options import count as count
+from tfcollective._base.options import form as form
+from tfcollective._base.options import line as line
+from tfcollective._base.options import option as option
+from tfcollective._base.options import performance as performance
+from tfcollective._base.options import seconds as seconds
+from tfcollective._base.private_directory import write_private as write_private
+from tfcollective._base.processes import PASSED_ON as PASSED_ON
+from tfcollective._base.processes import answer_of as answer_of
+from tfcollective._base.processes import end_process as end_process
+from tfcollective._base.processes import program_of as program_of
+from tfcollective._base.rows.arrays import arrays_of as arrays_of
+from tfcollective._base.rows.arrays import check_schema as check_schema
+from tfcollective._base.rows.arrays import columns as columns
+from tfcollective._base.rows.arrays import import_pyarrow as import_pyarrow
+from tfcollective._base.rows.arrays import not_an_array as not_an_array
+from tfcollective._base.rows.stream import RowWriter as RowWriter
+from tfcollective._base.settings import Settings as Settings
+from tfcollective._base.settings import environ_snapshot as environ_snapshot
+from tfcollective._base.settings import external_variable as external_variable
+from tfcollective._base.settings import first_on_path as first_on_path
+from tfcollective._base.settings import variable as variable
+from tfcollective._base.settings import without_outer_job as without_outer_job
+from tfcollective._base.task_specs import DEFAULT_MEMORY as DEFAULT_MEMORY
+from tfcollective._base.task_specs import DEFAULT_VCORES as DEFAULT_VCORES
+from tfcollective._base.task_specs import TaskSpec as TaskSpec
+from tfcollective._base.task_specs import memory_in_mib as memory_in_mib
+from tfcollective._base.task_specs import single_server_topology as single_server_topology
+from tfcollective._base.tasks import CHIEF as CHIEF
+from tfcollective._base.tasks import EVALUATOR as EVALUATOR
+from tfcollective._base.tasks import SIDE_TYPES as SIDE_TYPES
+from tfcollective._base.tasks import TENSORBOARD as TENSORBOARD
+from tfcollective._base.tasks import TRAINER_TYPES as TRAINER_TYPES
+from tfcollective._base.tasks import WORKER as WORKER
+from tfcollective._base.tasks import TaskKey as TaskKey
+from tfcollective._base.timing import TIMING as TIMING
+from tfcollective._base.timing import Timing as Timing
+from tfcollective._base.topology import Endpoint as Endpoint
+from tfcollective._base.topology import Placement as Placement
+from tfcollective._base.version import __version__ as __version__
+from tfcollective._launch.agent.node import wait_for_key as wait_for_key
+from tfcollective._launch.agent.protocol import NodeFacts as NodeFacts
+from tfcollective._launch.agent.protocol import NodeSettings as NodeSettings
+from tfcollective._launch.agent.protocol import WorkerPlan as WorkerPlan
+from tfcollective._launch.api import function_job as function_job
+from tfcollective._launch.api import results_of as results_of
+from tfcollective._launch.api import results_wanted as results_wanted
+from tfcollective._launch.elastic.discovery import HostDiscovery as HostDiscovery
+from tfcollective._launch.hosted.messages import ContainerRow as ContainerRow
+from tfcollective._launch.hosted.messages import HostedJob as HostedJob
+from tfcollective._launch.hosted.messages import HostedOutcome as HostedOutcome
+from tfcollective._launch.hosted.output_relay import OutputFollower as OutputFollower
+from tfcollective._launch.hosted.platform_side import ContainerProvider as ContainerProvider
+from tfcollective._launch.hosted.platform_side import serve_container as serve_container
+from tfcollective._launch.hosted.platform_side import serve_job as serve_job
+from tfcollective._launch.hosted.platform_side import started_again as started_again
+from tfcollective._launch.hosted.submitter_side import HostedClient as HostedClient
+from tfcollective._launch.hosted.submitter_side import LauncherLostError as LauncherLostError
+from tfcollective._launch.hosted.submitter_side import ask_status as ask_status
+from tfcollective._launch.launcher import Capabilities as Capabilities
+from tfcollective._launch.launcher import CheckedLauncher as CheckedLauncher
+from tfcollective._launch.launcher import Finding as Finding
+from tfcollective._launch.launcher import JobDescription as JobDescription
+from tfcollective._launch.launcher import JobManager as JobManager
+from tfcollective._launch.launcher import JobOutcome as JobOutcome
+from tfcollective._launch.launcher import Launcher as Launcher
+from tfcollective._launch.launcher import ManifestLauncher as ManifestLauncher
+from tfcollective._launch.launcher import StartFailure as StartFailure
+from tfcollective._launch.launcher import find_launcher as find_launcher
+from tfcollective._launch.nodes.gather import all_enrolled as all_enrolled
+from tfcollective._launch.nodes.provider import Arrival as Arrival
+from tfcollective._launch.nodes.provider import NodeProvider as NodeProvider
+from tfcollective._launch.nodes.provider import Refill as Refill
+from tfcollective._launch.nodes.provider import Went as Went
+from tfcollective._launch.plan.hosts import Host as Host
+from tfcollective._launch.plan.hosts import Share as Share
+from tfcollective._launch.plan.hosts import share_out as share_out
+from tfcollective._launch.plan.job_file import job_text as job_text
+from tfcollective._launch.plan.planner import Plan as Plan
+from tfcollective._launch.plan.planner import plan_hosts as plan_hosts
+from tfcollective._launch.plan.planner import with_tf_config as with_tf_config
+from tfcollective._launch.plan.rank_variables import rank_variables as rank_variables
+from tfcollective._launch.plan.spec import OPTIONS as OPTIONS
+from tfcollective._launch.plan.spec import JobSpec as JobSpec
+from tfcollective._launch.platforms.commands import AGENT as AGENT
+from tfcollective._launch.platforms.commands import CommandProvider as CommandProvider
+from tfcollective._launch.platforms.commands import own_agent as own_agent
+from tfcollective._launch.platforms.join import dealt_assignment as dealt_assignment
+from tfcollective._launch.platforms.join import elastic_assignment as elastic_assignment
+from tfcollective._launch.platforms.join import numbered_name as numbered_name
+from tfcollective._launch.report.report import exit_code as exit_code
+from tfcollective._launch.report.report import render as render
+from tfcollective._launch.report.restarts import run_job as run_job
+from tfcollective._launch.run import Assign as Assign
+from tfcollective._launch.run import Assignment as Assignment
+from tfcollective._launch.run import Enrolment as Enrolment
+from tfcollective._launch.run import by_name as by_name
+from tfcollective._launch.run import client_of as client_of
+from tfcollective._launch.run import run_job_on as run_job_on
+from tfcollective._launch.running.job import Job as Job
+from tfcollective._launch.running.job import new_job_id as new_job_id
+from tfcollective._launch.system.signals import forward_signals as forward_signals
+from tfcollective._launch.system.signals import heed as heed
+from tfcollective._launch.system.ssh import ACCEPT_NEW as ACCEPT_NEW
+from tfcollective._launch.system.ssh import DEFAULTS as DEFAULTS
+from tfcollective._launch.system.ssh import SshOptions as SshOptions
+from tfcollective._launch.system.ssh import hosts_that_ask as hosts_that_ask

@@ -80,7 +80,7 @@ def check(report: str | None, launcher: str | None, **options: Any) -> int:
     With --launcher, it checks versions, the native library and that platform, as a job with these options would need
     it.
     """
-    refuse_options_of_others(launcher, options, PLATFORM_OPTIONS)
+    refuse_options_of_others(launcher, options)
     findings: list[Finding] = []
     failed = _show(findings, _findings() if launcher is None else _platform_findings(launcher, options))
     if report is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfcollective._base.errors import ConfigError
@@ -37,22 +37,24 @@ PLATFORM_OPTIONS: tuple[DeclaredOption, ...] = tuple(
         key=lambda one: one.heading != "Clusters",
     )
 )
-#: Those that only a job on their platform can have; the others have no effect on a job that runs elsewhere.
+#: Those of clusters, under headings of their own; the others stand among the options of every job.
 OF_CLUSTERS = tuple(one for one in PLATFORM_OPTIONS if one.heading not in (*HEADINGS, MANIFESTS))
 #: The launchers that have some.
 CLUSTERS = tuple(name for name, options in PLATFORMS.items() if set(OF_CLUSTERS) & set(options.values()))
+# What else than --launcher NAME chooses a launcher.
+_CHOSEN_BY = {"agents": "--wait-for-agents N", "mpi": "--engine mpi"}
 
 
-def refuse_options_of_others(
-    launcher: str | None, values: Mapping[str, Any], among: Iterable[DeclaredOption] = OF_CLUSTERS
-) -> None:
-    """Raises ConfigError when one of these options is given, and this launcher does not take it."""
-    takes = PLATFORMS.get(launcher or "", {}).values()
-    for one in among:
-        if one not in takes and one.given(values) is not None:
+def refuse_options_of_others(launcher: str | None, values: Mapping[str, Any]) -> None:
+    """Raises ConfigError when an option is given that another launcher takes, and this one does not. Those for ssh have
+    no effect on a job that runs elsewhere; None: no launcher takes any."""
+    kept = () if launcher is None else (*PLATFORMS.get(launcher, {}).values(), *PLATFORMS.get("ssh", {}).values())
+    for one in PLATFORM_OPTIONS:
+        if one not in kept and one.given(values) is not None:
             *others, last = (name for name, options in PLATFORMS.items() if one in options.values())
-            others = [", ".join(others), last] if others else [last]
-            raise ConfigError(f"{' or '.join(one.opts)} needs --launcher {' or '.join(others)}")
+            named = " or ".join([", ".join(others), last] if others else [last])
+            need = _CHOSEN_BY.get(named, f"--launcher {named}")
+            raise ConfigError(f"{' or '.join(one.opts)} needs {need}")
 
 
 def given_to(launcher: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,31 +63,23 @@ def given_to(launcher: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return find_launcher(launcher).options.read(said)
 
 
-def choose_launcher(values: Mapping[str, Any], given: Mapping[str, Any], engine: str) -> str:
+def launcher_of(options: Mapping[str, Any], given: Mapping[str, Any], engine: str) -> str:
     """The name of the launcher for a command line; raises ConfigError for options that do not go together.
 
     Args:
-        values: those of the command's parameters.
+        options: the values of the command's parameters.
         given: what they say of the job.
         engine: the job's.
     """
-    refuse_options_of_others(values["launcher"], values)
-    return _launcher_of(values, given, engine)
-
-
-def _launcher_of(options: Mapping[str, Any], given: Mapping[str, Any], engine: str) -> str:
     asked = options["launcher"]
     hosts: Sequence[Host] = given.get("hosts", ())
     here = all(host.is_this_machine for host in hosts)
-    _refuse_options_of_agents(options)
     if engine == "mpi" or asked == "mpi":
         if engine != "mpi":
             raise ConfigError("--launcher mpi needs --engine mpi, which starts the ranks with mpirun by itself")
         if asked not in (None, "mpi") or options["wait_for_agents"] is not None:
             raise ConfigError("--engine mpi starts the ranks with mpirun: leave out --launcher and --wait-for-agents")
         return "mpi"
-    if options["mpi_args"] is not None:
-        raise ConfigError("--mpi-args needs --engine mpi")
     if asked == "local" and not here:
         raise ConfigError("--launcher local runs on this machine only: leave out -H and --hostfile")
     if asked == "agents" and options["wait_for_agents"] is None:
@@ -98,15 +92,11 @@ def _launcher_of(options: Mapping[str, Any], given: Mapping[str, Any], engine: s
             )
         return "ssh"
     if asked is not None:
+        if asked != "agents" and options["wait_for_agents"] is not None:
+            raise ConfigError(f"--wait-for-agents has agents started by others, --launcher {asked} by itself: choose")
         return str(asked)
     if options["wait_for_agents"] is not None:
         if hosts:
             raise ConfigError("--wait-for-agents starts no agents on hosts: leave out -H and --hostfile")
         return "agents"
     return "local" if here else "ssh"
-
-
-def _refuse_options_of_agents(options: Mapping[str, Any]) -> None:
-    for name in ("port", "key_file") if options["wait_for_agents"] is None else ():
-        if options[name]:
-            raise ConfigError(f"--{name.replace('_', '-')} needs --wait-for-agents N")

@@ -50,14 +50,8 @@ class RunCommand(GroupedCommand):
         """True for a common option, for one of the platform, and for all of them with ``--help-all``."""
         if ctx.meta.get(_SHOWS_ALL) or not isinstance(parameter, GroupedOption):
             return True
-        # --help may stand before the platform's name, where it ends the reading of options.
-        typed: Sequence[str] = ctx.meta[TYPED]
-        named = [
-            word.partition("=")[2] or next_one
-            for word, next_one in pairwise([*typed, ""])
-            if word.startswith("--launcher")
-        ]
-        return parameter.common or (bool(named) and parameter in PLATFORMS.get(named[-1], {}).values())
+        chosen = PLATFORMS.get(_named_launcher(ctx) or "", {})
+        return parameter.common or parameter in chosen.values()
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """See :class:`click.Command`."""
@@ -76,7 +70,21 @@ class RunCommand(GroupedCommand):
             if isinstance(option, click.Option) and not option.is_flag
             for name in option.opts
         }
-        return super().parse_args(ctx, _end_options_after_module(args, with_value))
+        try:
+            return super().parse_args(ctx, _end_options_after_module(args, with_value))
+        except click.NoSuchOption:
+            named = _named_launcher(ctx)
+            if named is not None:
+                find_launcher(named)  # raises where it cannot be loaded, and so has no options
+            raise
+
+
+def _named_launcher(ctx: click.Context) -> str | None:
+    """The launcher that the command line names; --help may stand before its name, where it ends the reading."""
+    typed: Sequence[str] = ctx.meta[TYPED]
+    following = pairwise([*typed, ""])
+    named = [word.partition("=")[2] or after for word, after in following if word.startswith("--launcher")]
+    return named[-1] if named else None
 
 
 def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:

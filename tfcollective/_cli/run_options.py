@@ -14,7 +14,14 @@ from tfcollective._base.settings import Settings, environ_snapshot, without_oute
 from tfcollective._base.tasks import PS_POLICIES
 from tfcollective._cli.config_file import read_config
 from tfcollective._cli.groups import DeclaredOption, GroupedOption, group, option
-from tfcollective._cli.platforms import CLUSTERS, OF_CLUSTERS, PLATFORM_OPTIONS, choose_launcher, given_to
+from tfcollective._cli.platforms import (
+    CLUSTERS,
+    OF_CLUSTERS,
+    PLATFORM_OPTIONS,
+    given_to,
+    launcher_of,
+    refuse_options_of_others,
+)
 from tfcollective._launch.launcher import find_launcher
 from tfcollective._launch.plan.build import build_job, read_options
 from tfcollective._launch.plan.spec import OPTIONS, JobSpec
@@ -151,7 +158,8 @@ def job_spec(options: Mapping[str, Any], command: tuple[str, ...], *, in_image: 
     """
     settings = Settings() if in_image else Settings.load(without_outer_job(environ_snapshot()))
     given = read_options(_given(options), here=not in_image)
-    name = choose_launcher(options, given, given.get("engine", settings.engine))
+    name = launcher_of(options, given, given.get("engine", settings.engine))
+    refuse_options_of_others(name, options)
     launcher = find_launcher(name)
     spec = build_job(
         command,

@@ -23,7 +23,7 @@ from tfcollective.launcher import (
     line,
     option,
     seconds,
-    shared,
+    shared_options,
 )
 from tfcollective_launchers.kubernetes import names
 
@@ -160,8 +160,8 @@ class KubernetesOptions(Options):
     image: str = own(
         line(_check_image, "IMAGE"), "Image of all pods, with tfcollective in it. Required.", "--image", ...
     )
-    queue: str | None = shared.queue(_SUBDOMAIN, more="On Kubernetes it is a local queue of Kueue's.")
-    name: str = shared.job_name(line(names.check_service_name))
+    queue: str | None = shared_options.queue(_SUBDOMAIN, more="On Kubernetes it is a local queue of Kueue's.")
+    name: str = shared_options.job_name(line(names.check_service_name))
     image_pull_policy: str | None = own(
         choice("Always", "IfNotPresent", "Never"),
         "Always, IfNotPresent or Never.",
@@ -244,8 +244,8 @@ class KubernetesOptions(Options):
         default="through the API server",
         more="In a pod, this is the default.",
     )
-    allocation_timeout: float = shared.allocation_timeout(value=TIMING.allocation)
-    detach: bool = shared.detach()
+    allocation_timeout: float = shared_options.allocation_timeout(value=TIMING.allocation)
+    detach: bool = shared_options.detach()
     kind: str = option(
         MANIFESTS,
         choice(*KINDS),

@@ -13,7 +13,7 @@ from tfcollective.launcher import (
     Options,
     count,
     option,
-    shared,
+    shared_options,
 )
 
 own = partial(option, "SLURM")
@@ -23,8 +23,8 @@ own = partial(option, "SLURM")
 class SlurmOptions(Options):
     """The options for SLURM; inside an allocation only ``srun_args``, ``requeue`` and ``python`` have an effect."""
 
-    partition: str | None = shared.queue(LINE, more="On SLURM it is a partition.")
-    name: str = shared.job_name(LINE)
+    partition: str | None = shared_options.queue(LINE, more="On SLURM it is a partition.")
+    name: str = shared_options.job_name(LINE)
     nodes: int | None = own(count(1), "Number of nodes.", "--nodes", default="as few as the ranks need")
     ntasks_per_node: int | None = own(count(1), "Ranks of each node.", "--ntasks-per-node", default="SLURM's choice")
     cpus_per_task: int | None = own(
@@ -62,11 +62,11 @@ class SlurmOptions(Options):
         more='They stand after ours: `"--exclude=node7 --mail-type=FAIL"`.',
     )
     srun_args: tuple[str, ...] = own(WORDS, "Further arguments for the agents' srun, quoted as one.", "--srun-args", ())
-    python: str = shared.remote_python(
+    python: str = shared_options.remote_python(
         value=sys.executable, more="It starts the agents, and the job that is submitted."
     )
-    allocation_timeout: float | None = shared.allocation_timeout()
-    detach: bool = shared.detach()
+    allocation_timeout: float | None = shared_options.allocation_timeout()
+    detach: bool = shared_options.detach()
     folder: str | None = own(
         LINE, "For a function: directory that the nodes see, for its files.", default="the current one"
     )

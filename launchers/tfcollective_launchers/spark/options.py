@@ -14,7 +14,7 @@ from tfcollective.launcher import (
     Options,
     count,
     option,
-    shared,
+    shared_options,
 )
 
 own = partial(option, "Spark")
@@ -46,10 +46,10 @@ class SparkOptions(Options):
         metavar="NAME=VALUE",
         more="For example `spark.executor.memory=8g`.",
     )
-    name: str | None = shared.job_name(LINE, value=None)
-    python: str | None = shared.remote_python(more="It is the executors'; `PYSPARK_PYTHON` comes next.")
+    name: str | None = shared_options.job_name(LINE, value=None)
+    python: str | None = shared_options.remote_python(more="It is the executors'; `PYSPARK_PYTHON` comes next.")
     executable: str | None = own(LINE, "What the ranks run.", default="the interpreter of their agent")
-    allocation_timeout: float = shared.allocation_timeout(value=TIMING.allocation)
+    allocation_timeout: float = shared_options.allocation_timeout(value=TIMING.allocation)
     port: int = own(
         count(0, 65535, "the highest port"), "Where the driver listens for agents and ranks.", value=0, default="any"
     )

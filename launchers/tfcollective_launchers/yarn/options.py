@@ -21,7 +21,7 @@ from tfcollective.launcher import (
     line,
     memory_in_mib,
     option,
-    shared,
+    shared_options,
 )
 
 own = partial(option, "YARN")
@@ -88,9 +88,9 @@ class YarnOptions(Options):
         skein_client: a client of skein's to use; None: one of our own.
     """
 
-    queue: str = shared.queue(LINE, value="default", default="default")
-    name: str = shared.job_name(LINE)
-    python: str | None = shared.remote_python(more="It is there on every node, with tfcollective and skein.")
+    queue: str = shared_options.queue(LINE, value="default", default="default")
+    name: str = shared_options.job_name(LINE)
+    python: str | None = shared_options.remote_python(more="It is there on every node, with tfcollective and skein.")
     archive: str | Mapping[str, str] | None = own(
         _ARCHIVE,
         "Packed environment to send.",
@@ -123,8 +123,8 @@ class YarnOptions(Options):
     pre_script_hook: str = own(
         TEXT, "Commands that run in every container before Python.", "--pre-script", "", metavar="BASH"
     )
-    allocation_timeout: float = shared.allocation_timeout(value=TIMING.allocation)
-    detach: bool = shared.detach(more="It cannot be combined with `--max-restarts`.")
+    allocation_timeout: float = shared_options.allocation_timeout(value=TIMING.allocation)
+    detach: bool = shared_options.detach(more="It cannot be combined with `--max-restarts`.")
     master_memory: int | str = own(
         _MEMORY, "Memory of the coordinator's container, in MiB or as a text with a unit.", value="1 GiB"
     )

@@ -45,7 +45,7 @@ def test_its_options_are_in_the_help(call):
     [
         (("--launcher", "mine", "--zone", "west"), 0, "a.invalid"),
         (("--launcher", "mine", "--zone", "north"), 64, "zone (--zone): expected one of east, west, got 'north'"),
-        (("--launcher", "broken"), 70, "the launcher 'broken' cannot be loaded: division by zero"),
+        (("--launcher", "broken", "--colour", "red"), 70, "the launcher 'broken' cannot be loaded: division by zero"),
         (("--zone", "west"), 64, "--zone needs --launcher mine"),
         (("--launcher", "mine", "--queue", "q"), 64, "--queue or --partition needs --launcher"),
     ],

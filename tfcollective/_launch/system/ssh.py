@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tfcollective._base import platform_options as shared
+from tfcollective._base import shared_options
 from tfcollective._base.options import LINE, WORDS, Options, count, hosting
 from tfcollective._base.processes import answer_of
 
@@ -41,7 +41,7 @@ class SshOptions(Options):
         (),
         more='They stand before ours, and so count: `"-F cluster.conf -o ProxyJump=gate"`.',
     )
-    python: str = shared.remote_python(value=sys.executable)
+    python: str = shared_options.remote_python(value=sys.executable)
 
     @property
     def arguments(self) -> tuple[str, ...]:
