@@ -94,8 +94,7 @@ from tfcollective._launch.agent.protocol import NodeFacts as NodeFacts
 from tfcollective._launch.agent.protocol import NodeSettings as NodeSettings
 from tfcollective._launch.agent.protocol import WorkerPlan as WorkerPlan
 from tfcollective._launch.api import function_job as function_job
-from tfcollective._launch.api import results_of as results_of
-from tfcollective._launch.api import results_wanted as results_wanted
+from tfcollective._launch.api import run_with as run_with
 from tfcollective._launch.elastic.discovery import HostDiscovery as HostDiscovery
 from tfcollective._launch.hosted.messages import ContainerRow as ContainerRow
 from tfcollective._launch.hosted.messages import HostedJob as HostedJob

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tfcollective._base import payload
@@ -15,7 +15,7 @@ from tfcollective._base.processes import program_of
 from tfcollective._base.settings import Settings, environ_snapshot, without_outer_job
 from tfcollective._base.verdict import in_order_of_arrival
 from tfcollective._launch.horovod_run import translate
-from tfcollective._launch.launcher import JobOutcome, find_launcher
+from tfcollective._launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective._launch.plan.build import build_job, read_options
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import render
@@ -104,10 +104,18 @@ def with_granted_hosts(launcher: str, options: Mapping[str, Any]) -> dict[str, A
 
 def run_function_job(spec: JobSpec, launcher: str) -> Results:
     """Runs what :func:`function_job` made, as :func:`run` does."""
-    launching = find_launcher(_launcher_for(spec) if launcher == "local" else launcher)
+    return run_with(find_launcher(_launcher_for(spec) if launcher == "local" else launcher), spec)[1]
+
+
+def run_with(launcher: Launcher, spec: JobSpec) -> tuple[JobOutcome, Results]:
+    """Runs a job and returns its outcome and results; raises as :func:`run` does. Ranks of a command have no results.
+    Ctrl-C in the main thread ends it."""
     main_thread = threading.current_thread() is threading.main_thread()
-    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
-    return results_of(outcome, results_wanted(spec, outcome))
+    outcome = run_job(launcher, spec, stop_signals=(signal.SIGINT,) if main_thread else ())
+    if spec.call is not None:
+        return outcome, results_of(outcome, results_wanted(spec, outcome))
+    failed = tuple(record for record in outcome.exits if record.failed)
+    return outcome, results_of(replace(outcome, exits=failed, results={}), 0)
 
 
 def _function(fn: Callable[..., Any] | None, func: Callable[..., Any] | None) -> Callable[..., Any]:

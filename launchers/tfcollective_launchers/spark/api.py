@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TextIO
@@ -14,14 +12,10 @@ from typing import Any, TextIO
 from tfcollective.launcher import (
     TIMING,
     ConfigError,
-    JobOutcome,
-    JobSpec,
     UnsupportedError,
     environ_snapshot,
     function_job,
-    results_of,
-    results_wanted,
-    run_job,
+    run_with,
 )
 from tfcollective_launchers.spark.context import active_context
 from tfcollective_launchers.spark.launcher import SparkLauncher
@@ -98,7 +92,8 @@ def run(
         if args or kwargs:
             raise ConfigError("args, kwargs: they are for a function: put a command's arguments into the command")
         spec = replace(function_job(_no_function, **job), command=_command(fn), call=None)
-    return _run(spec)
+    outcome, results = run_with(SparkLauncher(), spec)
+    return results if spec.call is not None else [None] * (spec.num_proc if spec.bounds is None else len(outcome.exits))
 
 
 def run_elastic(
@@ -138,19 +133,6 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
 
 def _no_function() -> None:
     """Stands for the function of a job that runs a command."""
-
-
-def _run(spec: JobSpec) -> list[Any]:
-    main = threading.current_thread() is threading.main_thread()
-    outcome = run_job(SparkLauncher(), spec, stop_signals=(signal.SIGINT,) if main else ())
-    return results_of(outcome, results_wanted(spec, outcome)) if spec.call is not None else _of_command(spec, outcome)
-
-
-def _of_command(spec: JobSpec, outcome: JobOutcome) -> list[Any]:
-    """Runs ranks that return nothing; raises when one has failed."""
-    failed = tuple(record for record in outcome.exits if record.failed)
-    results_of(replace(outcome, exits=failed, results={}), 0)
-    return [None] * (spec.num_proc if spec.bounds is None else len(outcome.exits))
 
 
 def _default_ranks(platform: Mapping[str, Any]) -> int:

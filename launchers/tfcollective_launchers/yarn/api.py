@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,15 +13,12 @@ from typing import Any
 from tfcollective.launcher import (
     ConfigError,
     HostedOutcome,
-    JobOutcome,
     JobSpec,
     Launcher,
     UnsupportedError,
     find_launcher,
     function_job,
-    results_of,
-    results_wanted,
-    run_job,
+    run_with,
     say,
     single_server_topology,
 )
@@ -113,32 +108,20 @@ def run_on_yarn(
         raise ConfigError(f"experiment_fn: expected a function, got {experiment_fn!r}")
     spec = function_job(experiment_fn, task_specs=specs, **options)
     if custom_task_module is not None:
-        spec = _with_module(spec, custom_task_module)
+        spec = replace(spec, command=(sys.executable, "-m", custom_task_module), call=None)
     metrics = _run(spec, launcher)
     _log_figures(metrics, eval_monitor_log_thresholds or {})
     return metrics
 
 
-def _with_module(spec: JobSpec, module: str) -> JobSpec:
-    return replace(spec, command=(sys.executable, "-m", module), call=None)
-
-
 def _run(spec: JobSpec, launcher: str) -> Metrics:
     """Runs the job as often as it may be tried; raises the error that ended the last attempt."""
     launching: Launcher = YarnLauncher() if launcher == _YARN else find_launcher(launcher)
-    main = threading.current_thread() is threading.main_thread()
     began = time.monotonic()
-    outcome = run_job(launching, spec, stop_signals=(signal.SIGINT,) if main else ())
+    outcome, results = run_with(launching, spec)
     last = launching.last if isinstance(launching, YarnLauncher) else None
     ended = HostedOutcome(outcome, (), time.monotonic() - began) if last is None else last.ended
-    results = results_of(outcome, results_wanted(spec, outcome)) if spec.call is not None else _checked(outcome)
     return _metrics("" if last is None else last.app_id, ended, tuple(results))
-
-
-def _checked(outcome: JobOutcome) -> list[Any]:
-    """Raises if a rank has failed; for ranks that return nothing."""
-    failed = tuple(record for record in outcome.exits if record.failed)
-    return results_of(replace(outcome, exits=failed, results={}), 0)
 
 
 def _metrics(app_id: str, ended: HostedOutcome, results: tuple[Any, ...]) -> Metrics:

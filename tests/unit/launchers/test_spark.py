@@ -13,6 +13,7 @@ from tfcollective_launchers.spark.reasons import lost_partition, reason_of
 from tfcollective_launchers.spark.task import agent_environment
 
 from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.nodes.provider import NodeFacts
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.spec import JobSpec
@@ -213,14 +214,20 @@ def test_without_java_or_pyspark_they_are_named(pyspark, monkeypatch):
 
 
 def test_keywords_of_horovod_mix_with_job_options(monkeypatch):
-    monkeypatch.setattr(of_api, "_run", lambda spec: [spec])
-    (spec,) = of_api.run(print, num_proc=2, nics="eth0", env={"A": "b"}, prefix_output_with_timestamp=True, verbose=2)
+    jobs = []
+    monkeypatch.setattr(
+        of_api, "run_with", lambda launcher, spec: (JobOutcome((), initialised=True), [jobs.append(spec)])
+    )
+    of_api.run(print, num_proc=2, nics="eth0", env={"A": "b"}, prefix_output_with_timestamp=True, verbose=2)
+    spec = jobs.pop()
     assert (spec.num_proc, spec.network_interfaces, spec.env, spec.timestamps) == (2, ("eth0",), {"A": "b"}, True)
     assert (spec.log_level, spec.start_timeout, spec.platform["allocation_timeout"]) == ("info", 600.0, 600.0)
-    (spec,) = of_api.run_elastic(print, num_proc=2, max_np=4, reset_limit=3, elastic_timeout=7, start_timeout=9)
+    of_api.run_elastic(print, num_proc=2, max_np=4, reset_limit=3, elastic_timeout=7, start_timeout=9)
+    spec = jobs.pop()
     assert (spec.min_proc, spec.max_proc, spec.bounds.changes, spec.bounds.shortage) == (2, 4, 3, 7)
     assert (spec.start_timeout, spec.log_level) == (9, "warning")
-    (spec,) = of_api.run_elastic(["python", "train.py"], num_proc=2, min_num_proc=1)
+    of_api.run_elastic(["python", "train.py"], num_proc=2, min_num_proc=1)
+    spec = jobs.pop()
     assert (spec.min_proc, spec.command, spec.call) == (1, (sys.executable, "train.py"), None)
     with pytest.raises(ConfigError, match=r"unknown option 'reset_limits'; did you mean 'reset_limit'\?"):
         of_api.run_elastic(print, num_proc=2, reset_limits=3)
