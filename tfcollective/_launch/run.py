@@ -113,17 +113,7 @@ def run_job_on(
         client_of(job, len(names)) as client,
         provide(job) as provider,
     ):
-        requests = [
-            NodeSettings(
-                job.coordinator,
-                job.key.hex(),
-                name,
-                spec.network_interfaces,
-                timeout=timeout,
-                ports=len(plan.on(name)) if spec.emit_tf_config else 0,
-            )
-            for name in names
-        ]
+        requests = [job.node_settings(name, timeout) for name in names]
         assign = enrolment.assign or by_name(plan)
         return run_on_nodes(
             job, client, provider, requests, assign, stop_signals=stop_signals, discovery=discovery

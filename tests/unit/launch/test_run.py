@@ -13,7 +13,7 @@ from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import AgentConfig, Order
 from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import Arrival, NodeSettings, Refill, Went
+from tfcollective._launch.nodes.provider import Arrival, Refill, Went
 from tfcollective._launch.plan.hosts import parse_hosts, share_out
 from tfcollective._launch.plan.planner import plan_hosts
 from tfcollective._launch.plan.spec import JobSpec
@@ -65,7 +65,7 @@ class Pipe:
 
 
 def requests(job, *names, timeout=60.0):
-    return [NodeSettings(job.coordinator, job.key.hex(), name, timeout=timeout) for name in names]
+    return [job.node_settings(name, timeout) for name in names]
 
 
 def test_every_node_gets_its_part(job, client):

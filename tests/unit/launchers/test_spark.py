@@ -215,9 +215,12 @@ def test_without_java_or_pyspark_they_are_named(pyspark, monkeypatch):
 
 def test_keywords_of_horovod_mix_with_job_options(monkeypatch):
     jobs = []
-    monkeypatch.setattr(
-        of_api, "run_with", lambda launcher, spec: (JobOutcome((), initialised=True), [jobs.append(spec)])
-    )
+
+    def run_with(launcher, spec):
+        jobs.append(spec)
+        return JobOutcome((), initialised=True), []
+
+    monkeypatch.setattr(of_api, "run_with", run_with)
     of_api.run(print, num_proc=2, nics="eth0", env={"A": "b"}, prefix_output_with_timestamp=True, verbose=2)
     spec = jobs.pop()
     assert (spec.num_proc, spec.network_interfaces, spec.env, spec.timestamps) == (2, ("eth0",), {"A": "b"}, True)

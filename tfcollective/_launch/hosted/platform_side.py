@@ -136,10 +136,7 @@ def _run(
     received: Sequence[int],
     assign: Assign,
 ) -> HostedOutcome:
-    requests = [
-        NodeSettings(job.coordinator, job.key.hex(), name, timeout=hosted.allocation_timeout)
-        for name in hosted.plan.hosts
-    ]
+    requests = [job.node_settings(name, hosted.allocation_timeout) for name in hosted.plan.hosts]
     nodes: tuple[Node, ...] = ()
     try:
         ran = run_on_nodes(

@@ -36,7 +36,7 @@ from tfcollective._control.state.job import JobView
 from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._control.store_keys import MODULES
 from tfcollective._control.wire.protocol import ServerOptions, read_published
-from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, WorkerPlan
+from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, NodeSettings, WorkerPlan
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.planner import Plan, plan_newcomer
@@ -246,6 +246,12 @@ class Job:
     def dismiss(self, task: TaskKey) -> None:
         """Ends a process that waits to be taken into the world when training is over."""
         self._killer.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
+
+    def node_settings(self, name: str, timeout: float) -> NodeSettings:
+        """What the agent of this node has to know; ``timeout``: how long (s) it may take to enrol."""
+        ports = len(self._plan.on(name)) if self.spec.emit_tf_config else 0
+        interfaces = self.spec.network_interfaces
+        return NodeSettings(self.coordinator, self.key.hex(), name, interfaces, timeout=timeout, ports=ports)
 
     def agent_config(self, workers: Sequence[WorkerPlan]) -> AgentConfig:
         """Returns the configuration of the agent of these processes."""
