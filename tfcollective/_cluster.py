@@ -268,7 +268,7 @@ def numbers(client: CoordinatorClient) -> Iterator[int | None]:
 def _listen(
     client: CoordinatorClient, calls: queue.SimpleQueue[int | CoordinatorError | None], failure_file: str | None
 ) -> None:
-    """Hands on the calls; ends this process when it is in the middle of one while there are to be no more."""
+    """Passes the calls on; after the last one, ends this process even in the middle of a call."""
     number: int | None = 0
     try:
         for number in numbers(client):

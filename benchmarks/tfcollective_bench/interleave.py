@@ -216,7 +216,7 @@ class _Output:
 
 @contextlib.contextmanager
 def _exit_of(process: subprocess.Popen[bytes]) -> Iterator[IO[bytes]]:
-    """Something that becomes readable when the process ends."""
+    """Yields a file that becomes readable when the process ends."""
     with os.fdopen(os.pidfd_open(process.pid), "rb", buffering=0) as ended:
         yield ended
 

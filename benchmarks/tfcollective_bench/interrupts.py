@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """While it is open, signals that ask this process to end wait; the first of them comes afterwards.
+    """Defers signals that ask this process to end while it is open; the first of them comes afterwards.
 
     What is done in it has to end by itself, soon. Outside the main thread no signal arrives, and nothing changes.
     """

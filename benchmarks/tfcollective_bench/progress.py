@@ -16,7 +16,7 @@ __all__ = ["show_progress"]
 
 @contextmanager
 def show_progress(turns: int, console: Console | None = None) -> Iterator[Callable[[Event], None]]:
-    """While it is open, the function that it yields takes events; `turns` is variants x rounds.
+    """Yields a function that takes events, and shows progress while it is open; `turns` is variants x rounds.
 
     In a terminal there is a bar; elsewhere, a line for every turn. Failures are always shown.
     """

@@ -29,7 +29,7 @@ _OP_TIMEOUT_S = 60.0
 
 
 def clean(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what would tell a process that it belongs to another world."""
+    """Returns the environment without variables that would tell a process that it belongs to another world."""
     return {
         name: value
         for name, value in environ.items()

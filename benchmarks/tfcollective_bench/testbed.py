@@ -210,7 +210,7 @@ def _check_unused() -> None:
 
 @contextlib.contextmanager
 def _claimed() -> Iterator[None]:
-    """While it is open no other program builds or takes over a test bed: both would end each other's processes.
+    """Keeps other programs from building or taking over a test bed: both would end each other's processes.
 
     The claim is a name that the kernel forgets with this process, however that ends, and that networks of their own
     (``tools/own_network.sh``) have one each.

@@ -25,7 +25,7 @@ def test_a_job_grows_and_shrinks_with_its_hosts(hosts, growing):
         err, ended = growing.ends()
     assert growing.worlds[-1][0] == 1
     assert len(ended) == 2
-    assert "worker:0 has left in order" in err
+    assert "worker:0 has left gracefully" in err
     assert "failed" not in err
 
 

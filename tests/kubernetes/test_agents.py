@@ -103,7 +103,7 @@ def test_an_evicted_pod_leaves_and_is_replaced(cluster):
     victim = cluster.pods("train-agents")[1]["metadata"]["name"]
     cluster.evict(victim)
     wait_for_sizes(cluster, 2, 2)
-    assert "leaves the job in order" in of_ranks(cluster)
+    assert "leaves the job gracefully" in of_ranks(cluster)
     finish(cluster)
     assert cluster.container_ends("train-agents")["train-agents-1"][0] == 143
 

@@ -238,7 +238,7 @@ def test_drained_pods_leave_and_are_replaced(growing):
         assert node not in {one["spec"]["nodeName"] for one in growing.cluster.list("Pod") if not ended(one)}
         err, _ = growing.ends()
     assert "is asked to end" in err
-    assert re.search(r"worker:\d leaves the job in order", err)
+    assert re.search(r"worker:\d leaves the job gracefully", err)
 
 
 def test_a_job_grows_when_the_cluster_has_room(make_cluster, tmp_path):

@@ -73,7 +73,7 @@ if role == "chief":
     assert code == 0, err
     assert "[0]<stdout>: trained" in out
     assert "[evaluator]<stderr>: no data" in err
-    assert "exited with code 3: training goes on without it" in err
+    assert "exited with code 3: training continues without it" in err
     report = err[err.index("tfcollective: warning: evaluator:0") :]
     assert "exited with code 3; training did not need it" in report
     assert "no data" in report

@@ -65,7 +65,7 @@ def test_the_others_go_on_without_a_killed_rank(tmp_path, phase, victim, transpo
     assert 2 in sizes
     assert victim not in ends
     assert f"worker:{victim}" in err
-    assert "the others went on without it" in err
+    assert "the others continued without it" in err
     died = float((tmp_path / f"fault-{victim}").read_text())
     survivors = [end for task, end in ends.items() if task < 3]
     assert len(survivors) == 2
@@ -164,7 +164,7 @@ def test_a_program_error_may_cost_one_rank(tmp_path):
     code, _, err, ends = run(tmp_path, "forward:1:20:raise", options=("--min-np", "1", "--on-error", "replace"))
     assert code == 0, err
     assert 2 in check(ends)
-    assert re.search(r"rank 1 \(worker:1, pid \d+\) exited with code 1 .*: the others went on without it", err), err
+    assert re.search(r"rank 1 \(worker:1, pid \d+\) exited with code 1 .*: the others continued without it", err), err
 
 
 @every_fault
@@ -247,7 +247,7 @@ def test_sigterm_makes_a_rank_leave_in_order(tmp_path, victim):
     sizes = check(ends)
     assert sizes == (3,) * 21 + (2,) * 39  # it has completed the step in which it was asked to leave
     assert sorted(ends) == [task for task in range(3) if task != victim]
-    assert f"worker:{victim} has left in order" in err
+    assert f"worker:{victim} has left gracefully" in err
     assert "takes the place of" not in err
 
 

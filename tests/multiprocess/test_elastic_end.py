@@ -27,7 +27,7 @@ def test_a_rank_missing_the_last_step_ends(tmp_path):
     assert code == 0, err
     assert "worker:2 ends without its last step, which rank 0 has done" in err
     assert "rank 1 (worker:1" in err
-    assert "was killed by SIGKILL: the others went on without it" in err
+    assert "was killed by SIGKILL: the others continued without it" in err
     assert sorted(one.name for one in tmp_path.glob("done-*")) == ["done-0"]
 
 

@@ -38,7 +38,7 @@ def test_a_job_grows_and_shrinks_with_its_hosts(growing):
         err, ended = growing.ends()
     assert growing.worlds[-1] == [1]
     assert list(ended) == [1]
-    assert all(f"worker:{task} has left in order" in err for task in (0, 2))
+    assert all(f"worker:{task} has left gracefully" in err for task in (0, 2))
     # One that is asked to leave while it connects breaks off its handshake.
     assert not [line for line in err.splitlines() if "failed" in line and "TLS handshake" not in line]
     assert "takes the place of" not in err
@@ -55,7 +55,7 @@ def test_raising_after_a_leave_request_is_harmless(growing):
         growing.comes_to_be(0, 2)
         err, ended = growing.ends()
     assert sorted(ended) == [0, 2]
-    assert "worker:1 has left in order" in err
+    assert "worker:1 has left gracefully" in err
     assert "ValueError: the last checkpoint cannot be written" in err
 
 
@@ -72,7 +72,7 @@ def test_raising_after_leaving_at_sigterm_is_harmless(growing):
         growing.comes_to_be(0, 2)
         err, ended = growing.ends()
     assert sorted(ended) == [0, 2]
-    assert "worker:1 has left in order" in err
+    assert "worker:1 has left gracefully" in err
     assert "ValueError: the last checkpoint cannot be written" in err
 
 
@@ -99,7 +99,7 @@ def test_a_job_moves_hosts_with_its_state(growing):
         growing.has(f"{TWO}:2")
         growing.comes_to_be(2, 3)
         err, ended = growing.ends()
-    assert "worker:0 has left in order" in err
+    assert "worker:0 has left gracefully" in err
     first = ended[2]["seen"][0]
     assert first["step"] > 1  # it went on where the others were
 

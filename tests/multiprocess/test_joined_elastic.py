@@ -87,7 +87,7 @@ def test_a_job_grows_and_shrinks_with_agents(joined):
         joined.comes_to(4)
         err, ended = joined.ends()
     assert first.wait(within(30)) == 0
-    assert "worker:0 has left in order" in err
+    assert "worker:0 has left gracefully" in err
     assert sorted(ended) == [1, 2, 3, 4]
 
 

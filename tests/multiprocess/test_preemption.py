@@ -51,9 +51,9 @@ def test_sigterm_to_an_agent_makes_ranks_leave(tmp_path):
         os.kill(agent_of(tmp_path, 2), signal.SIGTERM)
         err = check(one, tmp_path, stay=[0, 1])
     assert "127.0.0.2 is preempted (its agent got SIGTERM): worker:2, worker:3 have to leave the job" in err
-    assert "worker:2 has left in order" in err
+    assert "worker:2 has left gracefully" in err
     assert "generation 2: 2 ranks, without worker:2, worker:3" in err
-    assert "went on without it" not in err  # nothing is lost
+    assert "continued without it" not in err  # nothing is lost
 
 
 @every_notice
@@ -62,7 +62,7 @@ def test_rank_0s_host_may_be_taken_away(tmp_path):
         until((tmp_path / "began").exists, 60)
         os.kill(agent_of(tmp_path, 0), signal.SIGTERM)
         err = check(one, tmp_path, stay=[1])
-    assert "worker:0 has left in order" in err
+    assert "worker:0 has left gracefully" in err
 
 
 @every_notice
@@ -81,7 +81,7 @@ def test_a_rank_leaving_too_late_is_lost(tmp_path):
         until((tmp_path / "hangs").exists, 60)
         os.kill(agent_of(tmp_path, 1), signal.SIGTERM)
         err = check(one, tmp_path, stay=[0])
-    assert "had not left its preempted node within 1.5 s (--grace): the others went on" in err
+    assert "had not left its preempted node within 1.5 s (--grace): the others continued" in err
 
 
 @every_notice

@@ -96,7 +96,7 @@ def test_a_users_command_preempts_a_node(slurm, tmp_path):
         code, _, err = one.finish(240)
         assert code == 0, err
         assert f"node3 is preempted (the preemption command said so: {program})" in err
-        assert "worker:2 has left in order" in err
+        assert "worker:2 has left gracefully" in err
         found, count = sizes(tmp_path)
         assert (found[0], found[-1], count) == (3, 2, 2)
         one.wait_until_gone(10.0)
@@ -141,5 +141,5 @@ def test_every_rank_leaves_when_slurm_signals_the_steps(slurm, tmp_path):
         slurm.run("scancel", "--signal=TERM", environ["SLURM_JOB_ID"])  # as --signal=TERM@60 does
         code, _, err = one.finish(180)
         assert code == 75, err
-        assert "all ranks have left in order" in err or "left in order" in err
+        assert "all ranks have left gracefully" in err or "left gracefully" in err
         one.wait_until_gone(10.0)

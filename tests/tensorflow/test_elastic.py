@@ -21,7 +21,7 @@ every_fault = pytest.mark.elastic
 def run(directory: Path, *arguments: object, **env: str) -> dict[int, Any]:
     options = ("--min-np", "1")
     done = run_job(JOB, 3, *map(str, (directory, STEPS, *arguments)), options=options, **env)
-    assert "the others went on without it" in done.stderr
+    assert "the others continued without it" in done.stderr
     found = {int(path.stem.partition("-")[2]): json.loads(path.read_text()) for path in directory.glob("end-*.json")}
     assert len({end["weights"] for end in found.values()}) == 1
     assert {end["traces"] for end in found.values()} == {1}

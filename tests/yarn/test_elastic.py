@@ -43,7 +43,7 @@ def test_a_killed_rank_returns_in_its_container(yarn, on_yarn, disturb, capfd):
     assert len(totals) == 3
     assert len(set(totals)) == 1
     assert seen["worker:2"]["container"] == seen["worker:1"]["container"]
-    assert "the others went on without it" in capfd.readouterr().err
+    assert "the others continued without it" in capfd.readouterr().err
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 
@@ -92,7 +92,7 @@ def test_a_container_asked_to_end_is_replaced(yarn, on_yarn, disturb, capfd):
     assert len(totals) >= 3
     err = capfd.readouterr().err
     assert "worker:0 left: its agent got SIGTERM" in err
-    assert "went on without it" not in err
+    assert "continued without it" not in err
     assert yarn.latest()["finalStatus"] == "SUCCEEDED"
 
 

@@ -105,7 +105,7 @@ class Verdict:
 
     @property
     def cause(self) -> ExitRecord | None:
-        """The same; None also when what happened to a node came before it.
+        """The first failure; None if there is none, or if the loss of a node came before it.
 
         A node that is lost, or does not end in time, after a rank has reported a failure of its own is not the cause,
         even where nothing more is heard of the node's ranks. One whose last heartbeat is older than that report is.

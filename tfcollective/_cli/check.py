@@ -148,7 +148,7 @@ def _gpus(timeout: float = TIMING.check) -> Finding:
 
 
 def _find_gpus() -> Finding:
-    """Without GPUs all is well, too: it says what is missing, for those who have some."""
+    """Finds GPUs; that there are none is no failure, but the finding says what is missing."""
     from tfcollective._runtime import native_library as _native
     from tfcollective._runtime.native_library.device_calls import DeviceSearch, describe_gpus, find_libraries
 

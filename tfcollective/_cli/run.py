@@ -197,9 +197,9 @@ def _in_red(text: str) -> str:
 
 @contextlib.contextmanager
 def ended_by(*numbers: signal.Signals) -> Iterator[None]:
-    """While it is open, each of these signals ends this process in order as long as no job handles it, for example
-    before the agents start. Process 1 of a container has no default action for them. Those that are passed on to the
-    ranks have no effect as long as there is none."""
+    """Lets these signals end this process gracefully while it is open and no job handles them, as before the agents
+    start. Process 1 of a container has no default action for them. Signals that are passed on to the ranks have no
+    effect as long as there are none."""
 
     def end(number: int, frame: object) -> None:
         del frame

@@ -70,10 +70,9 @@ class JoinRequest:
 class Joined:
     """The world (:func:`pack_world`), or why there is none.
 
-    ``missing`` names the tasks that have not joined, in a failure, where the request did not wait, and for the one rank
-    that tells people: in answers to all that wait, n times up to n names would travel. ``begun``: it has come too late
-    to the first one. ``over``: there is no world because training is complete. ``leave``: it is to leave in order, and
-    why.
+    ``missing`` names the tasks that have not joined: in a failure, if the request did not wait, and for the one rank
+    that logs them; answers to all ranks would carry n times up to n names. ``begun``: the task has come too late to the
+    first world. ``over``: training is complete, there is no next world. ``leave``: why the task has to leave.
     """
 
     world: bytes | None = None
@@ -112,8 +111,8 @@ def unpack_world(data: bytes) -> World:
 
 @dataclass(frozen=True)
 class Beat(Request[Nothing]):
-    """A heartbeat of a task: what it does (a word), what it counts, and when it ``said`` so, on the monotonic clock
-    of its host: a beat may come by two ways."""
+    """A heartbeat of a task: its activity (a word), its counts, and the time at which it was ``said``, on the monotonic
+    clock of its host: a heartbeat may come by two ways."""
 
     task: TaskKey
     activity: str
@@ -123,8 +122,8 @@ class Beat(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Leave(Request[Nothing]):
-    """A task leaves the world in order; ``for_good``: and the others, who train on, are not to wait for it. ``why`` is
-    for people. ``ends``: because its process ends, of which the agent will say how."""
+    """A task leaves the world gracefully; ``for_good``: the others train on and do not wait for it. ``why`` is for
+    people. ``ends``: its process ends, and its agent will report how."""
 
     task: TaskKey
     for_good: bool = False
@@ -260,8 +259,8 @@ class Enroll(Request[Enrolled]):
 
 @dataclass(frozen=True)
 class NodeList:
-    """Some of them, in their order, and how many have enrolled so far. An answer has a limit: there may be more, from
-    ``then`` on. Of nodes that have ended only the newest ones are listed."""
+    """A page of the nodes, in their order, and how many have enrolled so far. An answer has a limit: there may be more,
+    from ``then`` on. Of nodes that have ended only the newest ones are listed."""
 
     nodes: tuple[EnrolledNode, ...]
     count: int
@@ -334,7 +333,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class Found:
-    """The value, if there is one, and whether the one that is to put it there is silent."""
+    """The value, if there is one, and whether the process that should put it there is silent."""
 
     entry: Entry | None = None
     silent: bool = False
@@ -342,8 +341,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Get(Request[Found]):
-    """The value of a key once its version is above ``version``, or after ``timeout`` seconds, or as soon as the one
-    that is to put it there is silent."""
+    """Asks for the value of a key once its version is above ``version``, after ``timeout`` seconds at the latest, or as
+    soon as the process that should put it there is silent."""
 
     key: str
     version: int = 0

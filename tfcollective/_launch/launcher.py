@@ -36,7 +36,7 @@ class StartFailure:
     met: bool = False
 
     def __str__(self) -> str:
-        return f"{'training could not go on' if self.met else 'the ranks could not meet'}: {self.message}"
+        return f"{'training could not continue' if self.met else 'the ranks could not meet'}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class JobOutcome:
 
     @property
     def cause(self) -> ExitRecord | None:
-        """The end of the task that failed first; None when what happened to an agent came first, or no task failed."""
+        """The end of the task that failed first; None if the loss of an agent came first, or no task failed."""
         return self.judge().cause
 
     def judge(self, restarts: int = 0) -> Verdict:
@@ -207,7 +207,7 @@ class JobDescription:
 
 
 class JobManager(ABC):
-    """A launcher whose jobs go on when the process that has submitted them is gone: they can be asked for by id."""
+    """A launcher whose jobs continue after the process that submitted them is gone, and can be asked for by id."""
 
     @abstractmethod
     def owns(self, job: str) -> bool:
@@ -329,7 +329,7 @@ def known_launchers() -> tuple[str, ...]:
 
 
 def options_by_launcher() -> dict[str, type[Options]]:
-    """What each launcher takes; without those that cannot be loaded: :func:`find_launcher` says why."""
+    """Returns the options of each launcher that can be loaded; :func:`find_launcher` says why others cannot."""
     found = {}
     for name in known_launchers():
         with suppress(LaunchError):

@@ -207,7 +207,7 @@ def _agents_of(
     python: str,
     discovery: HostDiscovery | None,
 ) -> tuple[Agents, ElasticSupervision | None]:
-    """The agents of these nodes; and what follows them, if the job is elastic."""
+    """Returns the agents of these nodes, and their supervision if the job is elastic."""
     side = [node for node, workers in parts.items() if all(one.is_auxiliary_task for one in workers)]
     elastic: ElasticSupervision | None = None
     agents = Agents(
@@ -280,14 +280,14 @@ def _slots_of(hosts: Sequence[Host], name: str, at_least: int) -> int:
 
 
 def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
-    """Tells agents that they may go; one that the launcher holds a pipe to goes when that is closed."""
+    """Dismisses agents; those that the launcher has a pipe to end when that is closed."""
     for facts in found:
         if provider.orders(facts.name) is None:
             refuse(facts, client, provider, why)
 
 
 def _look(provider: NodeProvider, agents: Agents, went: Callable[[Went], None] = lambda event: None) -> None:
-    """Gives the nodes, and what waits for further ones, what the provider knows of them."""
+    """Passes the provider's events on to the nodes and to the requests for further nodes."""
     for event in provider.events():
         went(event)
         for node in agents.all:

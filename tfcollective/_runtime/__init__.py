@@ -138,7 +138,7 @@ def init(*, process_sets: Sequence[ProcessSet] | str | None = None, engine: str 
 
 
 def _end_alone() -> None:
-    """Once a process, where none of our launchers watches it: its exit code says what has ended it."""
+    """Makes the exit code name the cause of the end, once a process, if none of our launchers watches it."""
     global _ends_alone
     if _ends_alone or variable("task") in environ_snapshot():
         return
@@ -294,7 +294,7 @@ def generation() -> int:
 
 
 def pending() -> int:
-    """The generation for which the members of an elastic job are to come together, as far as this rank knows; or 0."""
+    """The generation for which the members of an elastic job have to meet, as far as this rank knows; or 0."""
     return _current().pending
 
 
@@ -512,7 +512,7 @@ def _current() -> Session:
 
 
 def _hook_process() -> None:
-    """Once a process: leave the world at exit, and let forks know that it is not theirs."""
+    """Registers hooks, once a process: leave the world at exit, and tell forks that it is not theirs."""
     global _hooked
     if not _hooked:
         _hooked = True

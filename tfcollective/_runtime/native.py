@@ -184,7 +184,7 @@ class NativeEngine:
                 try:
                     return self._enter(client, None, first=self._settings.elastic)
                 except AskedToLeaveError as error:
-                    _LOG.warning("%s leaves the job in order before it has begun: %s", self._identity.task, error)
+                    _LOG.warning("%s leaves the job gracefully before it has begun: %s", self._identity.task, error)
                     raise SystemExit(0) from None
                 except WorldBegunError as error:
                     _LOG.warning("%s: it waits to be taken in", error)
@@ -194,9 +194,9 @@ class NativeEngine:
             return self._wait_apart(client, self._settings.newcomer or 0)
 
     def _wait_apart(self, client: CoordinatorClient, slot: int) -> JoinResult:
-        """The place of a rank that has come to a job which trains already: alone, until it says that it is ready to go
-        on with the others (:meth:`rejoin`). Rank and size are those that it would have if it were taken in now; its
-        local rank is its slot, as scripts choose their GPU by it."""
+        """Returns the place of a rank that has come to a job which trains already: alone, until it is ready to train
+        with the others (:meth:`rejoin`). It has the rank and size that it would get now; its local rank is its slot,
+        since scripts choose their GPU by it."""
         from tfcollective._control.messages import CountMembers
 
         others = client.call(CountMembers()).size

@@ -135,7 +135,7 @@ def _configure(settings: Settings, identity: Identity, listed: Endpoint, key: by
 
 
 def _abandon_at_exit() -> None:
-    """Once a process. Comes before ``init()`` registers the shutdown, so it runs after that."""
+    """Registers :func:`abandon` once a process, before ``init()`` registers the shutdown: it runs after that."""
     global _hooked
     if not _hooked:
         _hooked = True

@@ -171,7 +171,7 @@ class Session:
 
     @property
     def pending(self) -> int:
-        """The newest generation for which, as far as this rank knows, the members are to come together; or 0."""
+        """The newest generation for which the members have to meet, as far as this rank knows; or 0."""
         heard = 0 if self._change is None else self._change.pending
         return max(heard, self.generation + 1) if self.leaving else heard
 
@@ -282,7 +282,7 @@ class Session:
                 _LOG.warning("%s ends without its last step, which rank 0 has done: %s", self.identity.task, error)
                 raise SystemExit(0) from None
             except AskedToLeaveError as error:
-                _LOG.warning("%s leaves the job in order: %s", self.identity.task, error)
+                _LOG.warning("%s leaves the job gracefully: %s", self.identity.task, error)
                 self.leaving = str(error)
                 raise SystemExit(0) from None
             except _OF_A_PEER as error:
@@ -326,8 +326,8 @@ class Session:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """While it is open, collectives are of this rank alone, as those of a newcomer are: what ranks do on their own
-        when the world has changed must not meet what others do in it."""
+        """Limits collectives to this rank while it is open, as for a newcomer: what a rank does on its own after a
+        change of the world must not meet what others do in it."""
         alone = connect_alone(self.settings)
         with self._lock:
             self._communicators.append(alone)
@@ -437,7 +437,7 @@ class Session:
         return next((one for one in failures if isinstance(one, _OF_A_PEER)), None)
 
     def _open_communicators(self) -> list[Communicator]:
-        """The world's first, then those of process sets."""
+        """Returns the open communicators: the world's first, then those of process sets."""
         return [one for one in (*self._communicators, *self.process_sets.communicators()) if not one.closed]
 
     def _info(self) -> CommunicatorInfo | None:

@@ -38,7 +38,7 @@ class StepRate:
         self._since: tuple[float, int] | None = None
 
     def step(self, *, last: bool = False) -> None:
-        """A step is done; with ``last`` training has ended, and what there is is published."""
+        """Counts a step; with ``last`` training has ended, and the rate so far is published."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since = (now, self._count())  # the first step is slow: graphs are made

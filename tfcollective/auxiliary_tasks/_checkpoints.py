@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def identity(self) -> str:
-        """Tells it from another under the same name: a file that is written again is a new checkpoint."""
+        """A text that differs for each checkpoint: a file that is written again under the same name is a new one."""
         return f"{self.name} {self.modified_ns} {self.size}"
 
     def files(self) -> list[Path]:

@@ -21,7 +21,7 @@ class _Flag:
 
 @contextlib.contextmanager
 def announced_training(model_dir: Place) -> Iterator[None]:
-    """Within it training is under way; when it is left without an exception, no checkpoint will follow.
+    """Announces that training is under way; when it is left without an exception, that no checkpoint will follow.
 
     All ranks may use it, rank 0 writes. ``init()`` has to come before.
     """

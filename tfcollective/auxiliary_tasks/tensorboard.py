@@ -238,7 +238,7 @@ def run_tensorboard(
 
 @contextlib.contextmanager
 def _shown_here(options: TensorBoardOptions) -> Iterator[tuple[TensorBoardOptions, Callable[[], object]]]:
-    """The options with a log directory of this machine, and what to call now and then to keep it up to date."""
+    """Yields the options with a log directory of this machine, and a function to call now and then to update it."""
     if not is_url(options.logdir):
         yield options, lambda: None
         return
@@ -264,7 +264,7 @@ class EventFollower:
         self._next = clock.monotonic()
 
     def look(self) -> None:
-        """Brings what is new, not more often than every few seconds. What cannot be read now may be the next time."""
+        """Copies what is new, at most every few seconds. A file that cannot be read now is tried again later."""
         if self._clock.monotonic() < self._next:
             return
         try:

@@ -100,7 +100,7 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def _leave() -> NoReturn:
-    _LOG.warning("rank %d leaves the job in order: %s", runtime.rank(), runtime.leaves())
+    _LOG.warning("rank %d leaves the job gracefully: %s", runtime.rank(), runtime.leaves())
     runtime.shutdown()
     raise SystemExit(0)
 

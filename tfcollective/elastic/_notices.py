@@ -41,11 +41,11 @@ class WorkerNotificationManager:
         """Horovod's; not needed."""
 
     def register_listener(self, listener: Listener) -> None:
-        """Tells it, too, from now on."""
+        """Adds a listener."""
         self._listeners.append(listener)
 
     def remove_listener(self, listener: Listener) -> None:
-        """Tells it no longer."""
+        """Removes a listener."""
         self._listeners.remove(listener)
 
     @contextmanager

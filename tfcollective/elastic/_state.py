@@ -17,7 +17,7 @@ _NO_STATE = -2  # instead of the number of a commit
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
-    """The world is to change, though nothing has failed. Raised on all ranks at the same commit.
+    """The world is about to change, though nothing has failed. Raised on all ranks at the same commit.
 
     Attributes:
         skip_sync: Horovod's; here ranks sync after every change, which costs little where nothing differs.
@@ -134,7 +134,7 @@ class State:
         raise self._missing("save")
 
     def restore(self) -> None:
-        """Goes back to what was saved last."""
+        """Restores the last commit."""
         raise self._missing("restore")
 
     def take(self, root: int) -> None:

@@ -193,7 +193,7 @@ def _silent_copy(estimator: Any, directory: str) -> Any:
 
 
 def _silent_hooks(hooks: Iterable[Any]) -> tuple[Any, ...]:
-    """The hooks without those that write."""
+    """Returns the hooks without those that write."""
     train = tf.compat.v1.train
     writers = (train.CheckpointSaverHook, train.SummarySaverHook, train.StepCounterHook, train.LoggingTensorHook)
     return tuple(hook for hook in hooks if not isinstance(hook, writers))

@@ -78,8 +78,8 @@ def _same(one: Any, other: Any, optimizer: Any, made: Any) -> bool:
 
 
 def _moved(value: Any, optimizer: Any, made: Any) -> Any:
-    """A method that is bound to `optimizer` as one of `made`, containers in which Keras tracks what is in them as plain
-    ones, and everything else as it is."""
+    """Returns the value for `made`: methods of `optimizer` bound to it, containers in which Keras tracks as plain ones,
+    and everything else as it is."""
     if isinstance(value, types.MethodType) and value.__self__ is optimizer:
         return types.MethodType(value.__func__, made)
     if _is_of_keras(value):

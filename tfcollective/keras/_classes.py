@@ -107,7 +107,7 @@ def values_of(optimizer: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _without_schedule(optimizer: Any) -> Iterator[Any]:
-    """Within it, the optimizer's learning rate is a number; gives what it really is if that is no number, else None."""
+    """Makes the optimizer's learning rate a number while it is open; gives the schedule, or None if there is none."""
     places: list[tuple[dict[str, Any], str]] = [
         (vars(optimizer), "_learning_rate"),
         (vars(optimizer).get("_hyper", {}), "learning_rate"),  # of Keras 2's legacy optimizers

@@ -39,7 +39,7 @@ class Source(Protocol):
         """Returns what is left for this rank of an epoch of which `done` elements are done."""
 
     def fingerprint(self) -> str:
-        """Says whether two ranks have the same data, as far as can be seen at little cost."""
+        """Returns a text that differs between ranks with different data, as far as that can be seen at little cost."""
 
 
 def source_of(arguments: Mapping[str, Any], seed: int, global_batch: int = 0) -> Source:
@@ -147,7 +147,7 @@ def _rows(array: Any) -> Any:
 
 
 class _Datasets:
-    """The elements are those of a dataset that has the same order on all ranks: batches, as a rule."""
+    """The source for datasets that have the same order on all ranks; their elements are batches as a rule."""
 
     def __init__(self, of_epoch: Callable[[int], Any]) -> None:
         self._of_epoch = of_epoch

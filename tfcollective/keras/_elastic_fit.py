@@ -107,7 +107,7 @@ class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
 
 
 def elastic_callback(callbacks: Any) -> Elastic | None:
-    """The :class:`Elastic` among what ``fit`` was given as callbacks."""
+    """Returns the :class:`Elastic` among the callbacks of ``fit``, or None."""
     if isinstance(callbacks, tf.keras.callbacks.CallbackList):
         callbacks = callbacks.callbacks
     return next((one for one in tf.nest.flatten(callbacks) if isinstance(one, Elastic)), None)
@@ -253,8 +253,8 @@ class _Training:
 
 @contextmanager
 def _not_finalized(model: Any) -> Iterator[None]:
-    """Within it, the end of Keras's ``fit`` does not put an optimizer's averages in the place of the weights: it is not
-    the end of training."""
+    """Keeps Keras's ``fit`` from replacing the weights by an optimizer's averages at its end, which is not the end of
+    training."""
     optimizer = model.optimizer
     if not hasattr(optimizer, "finalize_variable_values"):
         yield

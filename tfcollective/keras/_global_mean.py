@@ -48,14 +48,14 @@ class GlobalMeanLoss(tf.keras.losses.Loss):  # type: ignore[misc]  # Keras is no
 
     @property
     def count(self) -> Any:
-        """A variable: the number of what the last batch's mean is over, float32."""
+        """A variable with the number of elements in the last batch's mean, float32."""
         if self._count is None:
             made = make_eagerly(lambda: tf.constant(0.0), "tfcollective_count")
             object.__setattr__(self, "_count", made)
         return self._count
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """The loss of this rank's batch; notes what it is a mean over."""
+        """Returns the loss of this rank's batch, and notes how many elements it is a mean over."""
         self.count.assign(self._counted(y_true, y_pred, sample_weight))
         return self.loss(y_true, y_pred, sample_weight=sample_weight)
 

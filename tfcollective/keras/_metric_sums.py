@@ -83,7 +83,7 @@ class CountedMetrics:
         return np.concatenate([np.ravel(value) for value in self._values[name]]).astype(np.float64)
 
     def result_of(self, name: str, sums: Any) -> Any:
-        """The result that a metric has with these values of its variables, which keep those that they have.
+        """Returns the result that a metric has with these values of its variables; they keep their own values.
 
         Args:
             name: of the metric.

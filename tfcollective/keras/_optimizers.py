@@ -31,7 +31,7 @@ def optimizers_of(model: Any) -> dict[str, Any]:
 
 
 def innermost(thing: Any) -> dict[str, Any]:
-    """The optimizers of a model, or of one optimizer, by place: of those that wrap others the ones inside."""
+    """Returns the optimizers of a model, or of one optimizer, by place: for one that wraps others, those inside."""
     if not is_optimizer(thing):
         return {
             f"{place}{inner}": optimizer

@@ -41,7 +41,7 @@ class PushCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
 @contextmanager
 def redirected(callbacks: Iterable[Any], url: str, directory: Path) -> Iterator[None]:
-    """Within it, Keras's callbacks that write at the URL, or below, write into the directory."""
+    """Makes Keras's callbacks that write at the URL, or below, write into the directory instead while it is open."""
     changed: list[tuple[Any, str, str]] = []
     try:
         for callback in callbacks:

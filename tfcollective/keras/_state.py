@@ -128,7 +128,7 @@ class OptimizerState:
 
     @functools.cached_property
     def finite(self) -> FiniteCheck:
-        """Says where NaN begins, if asked to."""
+        """The check that finds where NaN begins, if it is enabled."""
         return FiniteCheck()
 
     def begin(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:

@@ -143,7 +143,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
         self._named: set[str] = set()
 
     def set_model(self, model: Any) -> None:
-        """A run of ``fit`` or ``evaluate`` is to begin."""
+        """Starts a run of ``fit`` or ``evaluate``."""
         super().set_model(model)
         self._in_fit = False
         self._trained = None

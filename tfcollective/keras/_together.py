@@ -138,7 +138,7 @@ def together(model: Any, arguments: Mapping[str, Any], *, elastic: bool) -> Toge
 
 @contextmanager
 def added_callback(model: Any, arguments: dict[str, Any], callback: TogetherCallback | None) -> Iterator[None]:
-    """Within it, `callback` is the first of the callbacks in `arguments`, in a CallbackList the last."""
+    """Adds `callback` to the callbacks in `arguments` while it is open: as the first, or last in a CallbackList."""
     given = arguments["callbacks"]
     if callback is None:
         yield

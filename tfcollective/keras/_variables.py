@@ -19,7 +19,7 @@ def layers_of(model: Any) -> list[Any]:
 
 @contextmanager
 def assigned_weights(models: Sequence[Any]) -> Iterator[None]:
-    """Within it, the weights of models are assigned; after it their layers compute with them.
+    """Lets a block assign the weights of models; afterwards their layers compute with them.
 
     A layer may keep tensors that it has derived from its weights, and a traced function the tensors of its trace: the
     functions of ``fit``, ``evaluate`` and ``predict`` are then made again.

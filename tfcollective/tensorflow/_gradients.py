@@ -140,7 +140,7 @@ class LocalVariables:
         self._layers += given
 
     def copy(self) -> LocalVariables:
-        """The same ones; what is added to the copy is not added here."""
+        """Returns a copy; variables that are added to it are not added here."""
         made = LocalVariables()
         made._variables = dict(self._variables)
         made._layers = list(self._layers)
@@ -287,8 +287,8 @@ def _order(gradients: Sequence[Any]) -> list[int] | None:
 
 
 def _sizes(members: Members) -> BucketSizes:
-    """The limits of a plan; equal on all ranks, as what was measured of the network is. In an elastic job they are what
-    its first world has found: who joins later makes the same plan."""
+    """Returns the bucket limits of a plan; equal on all ranks, as the measured network is. An elastic job keeps those
+    that its first world has found, so that newcomers make the same plan."""
     asked = runtime.settings().bucket_bytes
     if asked is not None:
         return fixed_sizes(asked)

@@ -33,7 +33,7 @@ def plan_names(process_set_id: int) -> PlanNames:
 
 
 def step_names(process_set_id: int) -> PlanNames:
-    """The names of what the steps of a process set do with single gradients."""
+    """Returns the names of a process set's operations on single gradients in a step."""
     return _step_names[process_set_id]
 
 
@@ -87,8 +87,8 @@ class PlanUses:
         self._settle()
 
     def _settle(self) -> None:
-        """Never blocks: the garbage collector may have interrupted this thread while it holds the lock. Who holds it
-        looks at what has died when it lets go."""
+        """Removes names that have died. Never blocks: the garbage collector may have interrupted this thread while it
+        holds the lock; the thread that holds it then does this when it lets go."""
         while self._dead and self._lock.acquire(blocking=False):
             try:
                 while self._dead:

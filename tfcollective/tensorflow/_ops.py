@@ -28,7 +28,7 @@ _module: Any = None
 
 
 def load() -> Any:
-    """The op functions of the engine in use: those of the op library, loaded once a process, or what stands for them.
+    """Returns the op functions of the engine in use: from the op library, loaded once a process, or replacements.
 
     Raises:
         ConfigError: the library does not load into this TensorFlow.
@@ -51,8 +51,8 @@ def _load_once() -> Any:
 
 
 def _note_unordered_calls() -> None:
-    """A session runs what a graph holds in any order, unlike a tf.function: an operation may be held up by an input
-    that sleeps while another one is waited for, which looks like a deadlock and is none."""
+    """Notes that operations run in any order: a session, unlike a tf.function, may delay one by an input that sleeps
+    while another is waited for, which looks like a deadlock and is none."""
     _native.load(runtime.settings().library).function("tfc_note_unordered_calls")()
 
 

@@ -39,7 +39,7 @@ ADVICE = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The fingerprints of all ranks, which are the same on all ranks, as is what follows from them alone.
+    """The fingerprints of all ranks. They, and all that follows from them alone, are the same on all ranks.
 
     Attributes:
         different: bool[size, n]: where a rank's variable is not as on the first rank.
@@ -245,7 +245,7 @@ class _Words:
         return f"{self.names[variable]} on ranks {[self.ranks[place] for place in self.compared.places(variable)]}"
 
     def of_rounding(self, apart: dict[int, Drift], step: int) -> str:
-        """Says that it was taken back."""
+        """Describes a difference by rounding that was undone."""
         widest = max(apart, key=lambda index: apart[index].distance)
         return (
             f"the replicas' weights differed by rounding in step {step + 1}, most of all {self.where(widest)}, "

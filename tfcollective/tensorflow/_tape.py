@@ -92,7 +92,7 @@ def _by_key(sources: list[Any]) -> tuple[dict[int, Any], bool]:
 
 
 def _finite(gradients: list[Any], sources: list[Any]) -> list[Any]:
-    """Says where NaN begins, if asked to; what the reduction comes after."""
+    """Checks where NaN begins, if that is enabled; returns what the reduction has to wait for."""
     pairs = [(g, source) for g, source in zip(gradients, sources, strict=True) if hasattr(source, "assign")]
     content = tuple(f"{variable_name(source, i)} {source.shape}" for i, (_, source) in enumerate(pairs))
     return _finite_checks[content].step([gradient for gradient, _ in pairs], [source for _, source in pairs])

@@ -97,7 +97,7 @@ class TensorFlowState(ObjectState):
 
 
 def _holder(variables: Sequence[Any]) -> Callable[[], Callable[[], list[Any]]]:
-    """A function that holds the buffers of all variables, and gives a function that gives their values, in order.
+    """Returns a function that holds the buffers of all variables, and returns a getter of their values, in order.
 
     One traced function reads them, as each eager read takes 20 us more. They stay in an Optional a device: objects of
     Python for all of them take as long as reading them.

@@ -72,7 +72,7 @@ class Order:
 
 
 def pipe_of(directory: Path, task: str) -> Path:
-    """Through which a task's process gets its orders."""
+    """Returns the pipe through which a task's process gets its orders."""
     return directory / f"{task.replace(':', '-')}.orders"
 
 
@@ -107,7 +107,7 @@ class Orders:
 
     @contextmanager
     def during(self, phase: str) -> Iterator[None]:
-        """While it is open, the process is in this phase."""
+        """Puts the process into this phase while it is open."""
         began, order = time.monotonic(), self._next
         if order is not None and order.what == phase:
             threading.Thread(target=self._die_in, args=(phase, order), daemon=True).start()

@@ -211,7 +211,7 @@ def curve_places(steps: int) -> tuple[int, ...]:
 
 
 def leaks(usage: Iterable[Usage]) -> list[str]:
-    """The processes that hold more at their end than when they had started, beyond what comes and goes.
+    """Returns the processes that hold more at their end than after their start, beyond the usual variation.
 
     A rank holds less while it is alone, so what counts is the most that a process held in its first seconds.
     """

@@ -68,7 +68,7 @@ def out_option(stem: str) -> GroupedOption:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While it is open, SIGTERM and SIGHUP act like Ctrl-C: all processes that were started are ended first."""
+    """Makes SIGTERM and SIGHUP act like Ctrl-C while it is open: all processes that were started end first."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame

@@ -26,7 +26,7 @@ _ENDS_S = 10.0
 def coordinator_of(
     key: bytes, ranks: int, timeout: float, connections: int
 ) -> Iterator[tuple[Endpoint, psutil.Process]]:
-    """While it is open, a coordinator for `ranks` ranks runs: where it listens, and its process.
+    """Runs a coordinator for `ranks` ranks while it is open: yields its address and its process.
 
     Raises:
         ResourceExhaustedError: this user may not open as many files as so many connections need.

@@ -145,7 +145,7 @@ def _versions(strategy: Strategy) -> Mapping[str, str]:
 
 
 def _wait_for_results(task: TrainingTask) -> None:
-    """Stays until all processes have their results: some strategies take a peer's end for a failure."""
+    """Waits until all processes have their results: some strategies take a peer's end for a failure."""
     expected = 1 if STRATEGIES[task.strategy].counts_all else task.size
     deadline = time.monotonic() + task.timeout
     while len(list(Path(task.results).glob("*.json"))) < expected and time.monotonic() < deadline:

@@ -212,8 +212,8 @@ print(program.pid, flush=True)
     os.kill(program, signal.SIGKILL)
     assert record.failed == (not left)
     if not left:
-        went_on = f"while its program, process {program}, went on"
-        assert record.how == f"exited with code 0 {went_on}: a command has to wait for its program"
+        went_on = f"while its program, process {program}, kept running"
+        assert record.how == f"exited with code 0 {went_on}: a command must wait for it"
 
 
 HANDLES = """

@@ -471,7 +471,7 @@ def test_an_uncaught_loss_says_how_to_catch():
     state.exited(ended(1, code=None), 1.0)
     error = ExceptionRecord("AbortedError", "PEER_LOST: rank 1 is gone", "", 1.0, ErrorKind.PEER)
     state.exited(ended(0, code=1, exception=error), 2.0)
-    assert "(ranks go on after a loss in a function of elastic.run, or in fit with" in state.failure.message
+    assert "(ranks continue after a loss in a function of elastic.run, or in fit with" in state.failure.message
     state = begun(2)
     state.exited(ended(1, code=None), 1.0)
     state.exited(ended(0, code=None), 2.0)

@@ -382,7 +382,7 @@ def test_leaving_a_stopped_job_is_not_orderly(began, stopped, caplog):
     made.job.leaves("worker:1")
     made.job.leaves("worker:0")
     until(lambda: made.nodes["a"].finished)
-    assert ("worker:1 has left in order" in caplog.text) is not stopped
+    assert ("worker:1 has left gracefully" in caplog.text) is not stopped
 
 
 def test_nothing_is_replaced_after_rank_0_completed(began):

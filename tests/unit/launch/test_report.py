@@ -203,7 +203,7 @@ def test_a_rank_that_raised_earlier_is_named():
 def test_a_job_everyone_left_has_not_succeeded():
     one = outcome(record(0, 1.0, code=0), start_failure=StartFailure("no rank is left", False, met=True))
     assert exit_code(one) == 75
-    assert render(one) == headline(one) == "training could not go on: no rank is left"
+    assert render(one) == headline(one) == "training could not continue: no rank is left"
 
 
 def test_losing_all_ranks_with_hosts_is_retriable():

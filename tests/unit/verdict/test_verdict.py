@@ -59,7 +59,7 @@ BOTH = ("worker:0", "worker:1")
 PLACES = {
     "member": Standing(members=BOTH),
     "of an earlier world": Standing(members=BOTH[:1]),
-    "left in order": Standing(members=BOTH[:1], leavers=BOTH[1:]),
+    "left gracefully": Standing(members=BOTH[:1], leavers=BOTH[1:]),
 }
 
 

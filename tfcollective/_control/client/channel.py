@@ -74,7 +74,7 @@ def persist(ask: Callable[[], _T], retry: Retry, ended: Callable[[], bool] = lam
 
 
 class Channel:
-    """A coordinator as a process sees it that goes on after errors. For several threads.
+    """A process's view of a coordinator, which retries after errors. For several threads.
 
     Args:
         client: for the calls.

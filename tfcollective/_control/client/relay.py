@@ -58,7 +58,7 @@ class TaskBeat:
         self._answered: int | None = None
 
     def give(self, activity: str, info: Mapping[str, object], *, at_once: bool = False) -> None:
-        """Gives one; ``at_once``: to the coordinator itself. CoordinatorError when none was answered since the last."""
+        """Sends a heartbeat; ``at_once``: to the coordinator itself. CoordinatorError if the last one got no answer."""
         beat = Beat(self._task, activity, info, self._clock.monotonic())
         if self._directory is None or at_once or not self._leave(beat, self._directory):
             self._client.call(beat)
@@ -120,7 +120,7 @@ class BeatRelay:
         self._tasks = (*self._tasks, task)
 
     def __call__(self) -> None:
-        """Gives one. Raises CoordinatorError."""
+        """Sends one heartbeat. Raises CoordinatorError."""
         directory = self._directory
         if directory is None:
             self._give(())

@@ -1,4 +1,4 @@
-"""The job key: where it stands, and what to do where none is given."""
+"""The job key: its place, and what to do if none is given."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def _serve(config: CoordinatorConfig) -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """Ends in order: what is open is closed on the way out."""
+    """Shuts down gracefully: closes what is open."""
     del frame
     sys.exit(SIGNAL_BASE + number)
 

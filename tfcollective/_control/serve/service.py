@@ -197,7 +197,7 @@ class JobService:
 
     @contextlib.contextmanager
     def _awaiting(self, presence: messages.Presence | None) -> Iterator[None]:
-        """While it is open, the silence of this process wakes those that wait for the topic ``presence``."""
+        """Wakes the requests that wait for ``presence`` when its process falls silent, while this is open."""
         if presence is None or self._job.is_silent(presence, self._clock.monotonic()):
             yield
             return

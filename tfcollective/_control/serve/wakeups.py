@@ -9,7 +9,7 @@ _AT_ONCE = 64  # the answers to thousands of waiting ranks take seconds: other r
 
 
 class Wakeups:
-    """Lives on the thread of one event loop."""
+    """The waits for topics, on the thread of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, set[asyncio.Future[None]]] = {}
@@ -37,7 +37,7 @@ class Wakeups:
             _wake_in_turns(list(self._waiting.get(topic, ())))
 
     def wake_all(self) -> None:
-        """Everything has changed, and there may be no further turn of the event loop."""
+        """Wakes all that wait, at once: there may be no further turn of the event loop."""
         for waiting in self._waiting.values():
             for changed in waiting:
                 _wake(changed)

@@ -39,8 +39,8 @@ class CountedChanges:
             self._leaves[task] = change
 
     def add(self, joined: Iterable[TaskKey], gone: Iterable[TaskKey]) -> bool:
-        """A world is to follow another one, with these tasks and without those. Returns False, and counts nothing, if
-        that is one change too many."""
+        """Counts a change to a world with these new tasks and without those. Returns False, and counts nothing, if that
+        is one change too many."""
         causes = {self._starts.get(task, _LATE) for task in joined}
         causes |= {self._leaves.get(task, ("gone", task)) for task in gone}
         counts = not causes or not causes <= self._counted

@@ -53,7 +53,7 @@ class JobView:
     members: tuple[TaskKey, ...] = ()
     """The tasks of the world of this generation, in rank order."""
     leavers: Mapping[TaskKey, str] = field(default_factory=dict)
-    """Those that have left an elastic job in order, while the others train on, and why."""
+    """The tasks that have left an elastic job gracefully, while the others train on, and why."""
     changes: tuple[WorldChange, ...] = ()
     """How the worlds of an elastic job after its first one came about."""
     done: frozenset[TaskKey] = frozenset()

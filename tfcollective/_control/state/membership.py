@@ -60,7 +60,7 @@ class RendezvousFailure:
     over: bool = False
 
 
-_NOT_ELASTIC = " (ranks go on after a loss in a function of elastic.run, or in fit with the callback Elastic())"
+_NOT_ELASTIC = " (ranks continue after a loss in a function of elastic.run, or in fit with the callback Elastic())"
 _TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=True)
 
 
@@ -146,7 +146,7 @@ class Membership:
         self._members: dict[TaskKey, Member] = {}  # of the world
         self._failing: dict[TaskKey, str] = {}  # about to end by this error of the program
         self._overdue: dict[TaskKey, _Due] = {}  # deadlines after which their processes are killed
-        self._leavers: dict[TaskKey, str] = {}  # went in order, and the others train on -> why
+        self._leavers: dict[TaskKey, str] = {}  # left gracefully, and the others train on -> why
         self._asked: dict[TaskKey, str] = {}  # to leave: their node is preempted -> why
         self._later: set[TaskKey] = set()  # tasks that were admitted while the job ran
         self._changes = WorldChanges()
@@ -200,7 +200,7 @@ class Membership:
 
     @property
     def leavers(self) -> Mapping[TaskKey, str]:
-        """The tasks that have left for good, in order, and why."""
+        """The tasks that have left for good, in the order in which they left, and why."""
         return dict(self._leavers)
 
     @property
@@ -347,8 +347,8 @@ class Membership:
     def heartbeat(
         self, task: TaskKey, activity: str, info: Mapping[str, object], now: float, said: float = 0.0
     ) -> None:
-        """A heartbeat, with what the rank does and counts; ``said``: when, on the monotonic clock of its host. One
-        that was given before the newest one changes nothing: it has come by a longer way."""
+        """Notes a heartbeat, with the rank's activity and counts; ``said``: its time on the monotonic clock of its
+        host. One that is older than the newest one changes nothing: it has come by a longer way."""
         view = self._known(task)
         if said < view.said:
             return
@@ -418,9 +418,9 @@ class Membership:
         self._note_round(now)
 
     def leave(self, task: TaskKey, now: float, for_good: bool = False, why: str = "", *, ends: bool = False) -> None:
-        """The task leaves the world in order; it may join the next round, unless it goes ``for_good``: then the others
-        train on without it, and ``why`` says the reason. ``ends``: its process is about to end, which may take seconds;
-        no round waits for it, and what its end means is judged then."""
+        """Notes that the task leaves the world gracefully; it may join the next round, unless it goes ``for_good``:
+        then the others train on without it, and ``why`` is the reason. ``ends``: its process is about to end, which may
+        take seconds; no round waits for it, and its end is judged when it comes."""
         view = self._known(task)
         if for_good and self._bounds.replaces:
             self._leavers.setdefault(task, self._asked.get(task) or why)
@@ -470,7 +470,7 @@ class Membership:
         self._newcomers.forget(task)
         self._withdrawn.pop(task, None)
         self._overdue.pop(task, None)
-        # One that has left in order has done its part, whatever ends its process on its way out.
+        # One that has left gracefully has done its part, whatever ends its process on its way out.
         failed = record.failed and task not in self._leavers
         state = TaskState.FAILED if failed else TaskState.EXITED
         gone = replace(view, state=state, node=record.node, pid=record.pid, exit=replace(record, seen=now))
@@ -503,8 +503,8 @@ class Membership:
         return self._views[task].state is TaskState.EXITED and not gone
 
     def lost_member(self, generation: int) -> tuple[int, str] | None:
-        """A member of the world of that generation whose process has ended: its rank, and what happened in words. Where
-        several have, the one whose failure brought about the others'."""
+        """Returns the rank of a member of that generation's world whose process has ended, and what happened in words.
+        If several have, the one whose failure brought about the others'."""
         if self.world is None or self.world.generation != generation or not self._ended:
             return None
         ended = sorted((self._views[task] for task in self._ended if task in self._members), key=lambda view: view.rank)
@@ -564,7 +564,7 @@ class Membership:
         return (member.node, member.pid, member.address) == (request.node, request.pid, request.address)
 
     def _note_round(self, now: float) -> None:
-        """Says what has become of the round, if it is over."""
+        """Records the result of the round, if it is over."""
         failed, world = self._rounds.failed, self.world
         if failed is not None and self._failure is None and failed.why is not Failure.OVER:
             names = tuple(str(task) for task in self.missing)

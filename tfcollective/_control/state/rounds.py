@@ -213,7 +213,7 @@ class Rounds:
 
     @property
     def pending(self) -> int:
-        """The generation for which the members are to come together though nothing has failed; 0: none.
+        """The generation for which the members have to meet although nothing has failed; 0: none.
 
         It is the next one when a task waits for which there is room, and for no other one that is about to come, or a
         member goes or is gone.

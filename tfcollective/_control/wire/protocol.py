@@ -68,7 +68,7 @@ class ServerOptions:
     ports: PortRange | None = None
 
     def listen(self) -> socket.socket:
-        """A socket that listens where the coordinator is to. Raises CoordinatorError."""
+        """Returns a socket that listens at the coordinator's address. Raises CoordinatorError."""
         wanted: Sequence[int] = (self.bind_port,)
         text = f"port {self.bind_port or '(any)'}"
         if self.ports is not None and not self.bind_port:

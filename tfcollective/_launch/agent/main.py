@@ -299,7 +299,7 @@ def _scratch_directory(config: AgentConfig, number: int) -> Iterator[str]:
 
 
 def _worker_environ(config: AgentConfig, settings: NodeSettings) -> dict[str, str]:
-    """Our environment, without an outer job's identity, with what all workers of this node share."""
+    """Returns our environment without an outer job's identity, with the variables that all workers here share."""
     key_file = Path(config.scratch_dir) / "key"
     try:
         write_private(key_file, settings.key.encode())  # another agent may have the same directory

@@ -72,8 +72,8 @@ def own_address(settings: NodeSettings) -> str:
 def enroll(
     settings: NodeSettings, address: str, key_file: Path | None, wait: Callable[[float], object]
 ) -> tuple[NodeSettings, int]:
-    """Says what this node is like, until the coordinator hears it; returns the node's number, and the settings with
-    the key that the coordinator has.
+    """Reports the facts of this node until the coordinator has them; returns the node's number, and the settings with
+    the coordinator's key.
 
     Args:
         settings: the node's.
@@ -124,7 +124,7 @@ def _newest_key(key_file: Path | None, known: str) -> str:
 
 
 def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentConfig:
-    """The same processes with what only their node knows: threads, GPUs, the address to listen on."""
+    """Returns the processes with what only their node knows: threads, GPUs, the address to listen on."""
     if config.placed:
         return config
     ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
@@ -147,7 +147,7 @@ def placed_later(command: StartCommand, config: AgentConfig, address: str) -> Wo
 
 
 def _placed(worker: WorkerPlan, slot: int, slots: int, address: str) -> WorkerPlan:
-    """The process with what it has as the one in this slot of so many on its node."""
+    """Returns the process with its share of the node: one of so many slots."""
     share = max(1, available_cores() // max(1, slots))
     environ = {**environ_snapshot(), **worker.env}
     env = {**thread_variables(share, environ), variable("bind_host"): address, **worker.env}

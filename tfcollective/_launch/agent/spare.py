@@ -45,7 +45,7 @@ class SpareOrder:
 
 @dataclass(frozen=True)
 class PythonCall:
-    """A command that runs Python: the interpreter with its flags, and what it is to run with that's arguments."""
+    """A command that runs Python: the interpreter with its flags, and the program with its arguments."""
 
     interpreter: tuple[str, ...]
     arguments: tuple[str, ...]
@@ -111,7 +111,7 @@ class Spare:
         self.ended()
 
     def ended(self) -> None:
-        """The agent has reaped it, or is about to: gives back what is held of it."""
+        """Releases what is held of a spare that the agent has reaped, or is about to."""
         self._process.returncode = -signal.SIGKILL  # none has to wait for it
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:

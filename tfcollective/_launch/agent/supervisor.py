@@ -461,7 +461,7 @@ class Supervisor:
         if record.rank != NO_RANK and not self._rules.outlasts(record):
             self.stop(StopCause.FAILURE)
         elif record.rank == NO_RANK and not record.stopped:
-            _LOG.warning("%s (pid %d) %s: training goes on without it", record.task, record.pid, record.how)
+            _LOG.warning("%s (pid %d) %s: training continues without it", record.task, record.pid, record.how)
 
 
 def _new_file(path: Path) -> BinaryIO:
@@ -489,7 +489,7 @@ def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> 
         return (
             _HIDDEN,
             None,
-            f"exited with code 0 while its program, process {program}, went on: a command has to wait for its program",
+            f"exited with code 0 while its program, process {program}, kept running: a command must wait for it",
         )
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _HIDDEN, None, "exited with code 0 before its function had returned"

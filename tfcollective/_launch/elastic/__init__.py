@@ -1,1 +1,1 @@
-"""Following hosts while an elastic job runs."""
+"""Follows hosts while an elastic job runs."""

@@ -106,7 +106,7 @@ class HostDiscovery:
         return self.hosts
 
     def follow(self, changed: Callable[[tuple[Host, ...]], None]) -> HostDiscovery:
-        """Goes on asking on a thread of its own until :meth:`close`; ``changed`` is called there with each new list."""
+        """Runs the script repeatedly on its own thread until :meth:`close`; calls ``changed`` with each new list."""
         self._thread = threading.Thread(target=self._follow, args=(changed,), name="tfc-discovery", daemon=True)
         self._thread.start()
         return self

@@ -78,8 +78,8 @@ class _HostAgent:
 
 
 class Reconciler:
-    """A context manager: while it is open, processes are started and asked to leave, so that those that run are those
-    that :func:`next_changes` wants, until one has ended well: then training is over.
+    """A context manager: while it is open, it starts processes and asks others to leave until those that run are those
+    that :func:`next_changes` wants. It stops once a process has ended well: training is over.
 
     One thread decides; exits of processes, ends of agents and new hosts come to it from others.
 
@@ -247,7 +247,7 @@ class Reconciler:
         if left or record.leaving or asked:
             if left and not self._stopping():
                 others = any(one not in self._leaving for one in self._running)
-                _LOG.warning("%s has left in order%s", task, ", the other ranks go on" if others else "")
+                _LOG.warning("%s has left gracefully%s", task, ", the other ranks continue" if others else "")
             elif asked:
                 _LOG.warning("%s %s: it was asked to leave", task, record.how)
             if not asked:

@@ -76,7 +76,7 @@ def serve_container(settings: NodeSettings) -> int:
 
 
 def started_again(hosted: HostedJob, earlier: Sequence[str]) -> HostedJob:
-    """The job as it is served by another launcher after those that the platform has lost, for these reasons. All its
+    """Returns the job for another launcher, after the platform has lost the earlier ones for these reasons. All its
     ranks are new: they know how often they have been started, and find what the program has saved."""
     spec = hosted.spec
     for _ in earlier:

@@ -132,7 +132,7 @@ class HostedClient:
             ended, why = self._ask(), None
             while ended is None and why is None:
                 why = gone()
-                ended = self._ask()  # it may have ended in order meanwhile
+                ended = self._ask()  # it may have ended gracefully meanwhile
                 why = why or self._lost
                 if ended is None and why is None and not self._answers and replaced():
                     raise LauncherLostError(received)

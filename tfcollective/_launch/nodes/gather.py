@@ -29,9 +29,9 @@ _PAST_ALL = 1 << 60  # no node has this number
 def enrolled(
     client: CoordinatorClient, timeout: float, since: int, cancelled: Callable[[], bool] = lambda: False
 ) -> tuple[tuple[NodeFacts, ...], int]:
-    """The nodes that have enrolled, with numbers from ``since`` on, once there are any, or after ``timeout`` seconds:
-    as many as one answer holds. And the number to go on with. Outlasts a coordinator that does not answer for a while,
-    unless it is ``cancelled()`` then."""
+    """Returns the nodes that have enrolled, with numbers from ``since`` on, as many as one answer holds, and the number
+    from which to ask again. Waits up to ``timeout`` seconds for the first; retries while the coordinator does not
+    answer, unless ``cancelled()``."""
     found = Channel(client, cancelled=cancelled).ask(ListNodes(since, timeout))
     return tuple(map(_facts_of, found.nodes)), found.then
 
@@ -61,8 +61,8 @@ def _facts_of(node: EnrolledNode) -> NodeFacts:
 
 
 def find_gone(client: CoordinatorClient, nodes: Sequence[NodeFacts], host_timeout: float) -> frozenset[int]:
-    """The numbers of those nodes whose agents have ended, or sent no heartbeat for so long (s). Outlasts a
-    coordinator that does not answer for a while."""
+    """Returns the numbers of the nodes whose agents have ended, or sent no heartbeat for so long (s). Retries while the
+    coordinator does not answer for a while."""
     numbers = tuple(one.number for one in nodes)
     return frozenset(Channel(client).ask(FindGone(numbers, host_timeout)).nodes)
 

@@ -164,7 +164,7 @@ class LateNodes:
         return None if facts is None else self._begin(facts, slots)
 
     def _begin(self, facts: NodeFacts, slots: int) -> Node | None:
-        """Gives it its part of the job, and waits for its end from now on; None when it is not needed any longer."""
+        """Gives an agent its part of the job, and waits for its end from now on; None if it is no longer needed."""
         node = Node(facts, self._client, self._provider)
         if self._closed.is_set():
             refuse(facts, self._client, self._provider, "the job is over: this agent is not needed")
@@ -178,7 +178,7 @@ class LateNodes:
     def _elsewhere(
         self, host: str, news: queue.SimpleQueue[Went], avoid: Callable[[], Collection[str]]
     ) -> NodeFacts | None:
-        """The agent, not on a machine that is to be avoided if that can be had."""
+        """Returns the agent, if possible on a machine that is not to be avoided."""
         for tries_left in reversed(range(_TRIES)):
             facts = self._ask(host, news)
             if facts is None:

@@ -154,7 +154,7 @@ class Node:
             self._woken = True
 
     def wait(self) -> AgentFailure | None:
-        """Blocks until its agent has ended; what happened when it did not end its work in order, else None."""
+        """Waits until its agent has ended; returns the failure if it did not complete its work, else None."""
         try:
             # A launcher that was stopped for a while finds its own request timed out: it asks again.
             entry = Channel(self._client).call(
@@ -231,12 +231,12 @@ class Agents:
 
     Args:
         agents: those that have ranks.
-        side: those that have auxiliary tasks only: what happens to them is none of the others' business.
-        outlasts: whether the job goes on when this has happened to this one of ``agents``.
-        gone: called with each one that has ended, and what happened when that was not in order.
+        side: those that have auxiliary tasks only: their failures do not concern the others.
+        outlasts: whether the job continues after this failure of this one of ``agents``.
+        gone: called with each one that has ended, and its failure if it did not end gracefully.
 
     Attributes:
-        side_failures: what happened to those of ``side`` that did not end in order.
+        side_failures: the failures of agents of ``side``.
     """
 
     def __init__(
@@ -263,8 +263,8 @@ class Agents:
         self.side_failures: dict[Node, str] = {}
 
     def stop(self, number: int) -> None:
-        """A person or a platform asks for the end, with this signal: each agent is asked once, and again only when
-        Ctrl-C says that it is to be at once. For signal handlers, too."""
+        """Asks each agent to end with this signal, which a person or a platform has sent: once, and again only for
+        Ctrl-C, which ends all at once. Also for signal handlers."""
         if self._requested is not None and number != signal.SIGINT:
             return
         self._requested = number
@@ -281,7 +281,7 @@ class Agents:
             agent.send(SignalCommand(number))
 
     def wait(self, failed: Callable[[], bool]) -> AgentFailure | None:
-        """Blocks until all have ended; what happened to the first of those that did not end in order, or None.
+        """Waits until all have ended; returns the failure of the first that did not end gracefully, or None.
 
         An agent looks after its own node. When the first has ended and ``failed()``, the others are asked, once, to
         stop: their ranks may never have met the one that failed.
@@ -348,7 +348,7 @@ class Agents:
         if agent in self._side:
             if failure is not None:
                 self.side_failures[agent] = failure.message
-                _LOG.warning("%s: training goes on without it", failure.message)
+                _LOG.warning("%s: training continues without it", failure.message)
             return
         if failure is not None and self._requested is None and self._outlasts(agent, failure):
             return

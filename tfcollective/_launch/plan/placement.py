@@ -64,7 +64,7 @@ def next_changes(
 
 
 def _keeper(staying: Sequence[TaskKey], outside: Sequence[TaskKey], members: Sequence[TaskKey]) -> TaskKey | None:
-    """The first member, if all that stay are to go."""
+    """Returns the first member if none of the staying tasks has a slot, else None."""
     here = set(staying).intersection(members)
     return next(task for task in members if task in here) if here and here.issubset(outside) else None
 

@@ -121,7 +121,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
 
 
 def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
-    """A process that joins an elastic job while it runs: like the one that the plan has for its slot, else like the
+    """Plans a process that joins an elastic job while it runs: like the one of its slot in the plan, else like the
     first one of its role, to which its agent adds what only its host knows.
 
     Args:

@@ -40,7 +40,7 @@ class LineWriter:
         return self
 
     def write(self, line: bytes) -> None:
-        """Hands over a line; from any thread, and from signal handlers. One that is gone does not get it."""
+        """Sends a line, from any thread and from signal handlers, unless the process has ended."""
         self._lines.put(line)
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ class AgentCommand:
         return self._process.poll()
 
     def write(self, line: bytes) -> None:
-        """Hands on a line; from any thread, and from signal handlers. One that has ended does not get it."""
+        """Sends a line, from any thread and from signal handlers, unless the agent has ended."""
         self._orders.write(line)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def exit_code(outcome: JobOutcome) -> int:
         return ExitCode.LOST if outcome.cause.reason is ExitReason.LOST else outcome.cause.status
     if outcome.agent_failure is not None:
         return ExitCode.LOST if outcome.host_lost else ExitCode.INTERNAL
-    if outcome.start_failure is not None:  # all ranks have left in order, before the training was complete
+    if outcome.start_failure is not None:  # all ranks have left gracefully, before the training was complete
         return ExitCode.LOST
     return ExitCode.OK
 
@@ -76,7 +76,7 @@ def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str
     if outcome.agent_failure is not None and not host_is_cause:
         yield f"  then {outcome.agent_failure}"
     yield from (
-        f"{_who(record, outcome.places)} {_how(record)}: the others went on without it"
+        f"{_who(record, outcome.places)} {_how(record)}: the others continued without it"
         for record in in_order_of_arrival(outcome.survived)
     )
     if outcome.changes and not outcome.survived:  # ranks have joined or left: what follows has no line of its own above
@@ -193,7 +193,7 @@ def _describe_progress(info: Mapping[str, object], rate: float) -> str:
 
 
 def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
-    """The first cause with what it said, then the other failures, a line each."""
+    """Yields the first cause with its output, then the other failures, a line each."""
     first = outcome.judge().first
     if first is None:
         return

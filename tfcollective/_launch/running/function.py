@@ -1,4 +1,4 @@
-"""Calling a function in every task: the launcher's half, and the rank's, which is a program of its own.
+"""Calls a function in every task: the launcher's half, and the rank's, which is a program of its own.
 
 Function and results are user objects: they travel pickled, through the coordinator, over requests that both ends have
 proved the job key for.

@@ -190,16 +190,16 @@ class Job:
         return judge(self.view, self._plan.tasks, self._rules).decision is Decision.FAIL
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
-        """The node of these tasks has gone, as ``failure`` says: whether the job goes on without it."""
+        """Notes that the node of these tasks has gone, as ``failure`` says; True if the job continues without it."""
         if self.spec.bounds is None:
             return False
         self.note_lost(tasks, failure)
-        _LOG.warning("%s; the other ranks go on", failure)
+        _LOG.warning("%s; the other ranks continue", failure)
         return not self.failed
 
     def note_lost(self, tasks: Collection[TaskKey], how: str = "") -> None:
-        """The node of these tasks has gone, as ``how`` says: those whose end no agent has reported have ended with
-        it."""
+        """Notes that the node of these tasks has gone, as ``how`` says: tasks whose end no agent has reported have
+        ended with it."""
         for one in self.view.tasks:
             if one.task in tasks and one.exit is None:
                 # An order to start may reach an agent that is about to end.
@@ -265,7 +265,7 @@ class Job:
         )
 
     def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
-        """The worker's variables with what only the open job knows: where Horovod's ranks meet."""
+        """Returns the worker's variables, with the place where Horovod's ranks meet."""
         if self.spec.engine != "horovod" or worker.is_auxiliary_task:
             return worker.env
         if self._store is None:  # not before the hosts are known, of which the plan speaks

@@ -14,8 +14,8 @@ from tfcollective._base.processes import PASSED_ON, not_ignored
 
 
 class DeferredCall:
-    """Hands numbers to a function, from any thread and from signal handlers; what comes before :meth:`open` has said
-    to which one is kept until then."""
+    """Passes numbers to a function, from any thread and from signal handlers; keeps those that come before :meth:`open`
+    names the function."""
 
     def __init__(self) -> None:
         self._act: Callable[[int], None] | None = None

@@ -189,7 +189,7 @@ class Communicator(Protocol):
         with CollectiveCancelledError. Never blocks; the first abort wins."""
 
     def close(self, timeout: float = 10.0) -> None:
-        """Leaves the world in order. A peer that still waits for this rank gets PeerLostError. Rank 0 waits up to
+        """Leaves the world gracefully. A peer that still waits for this rank gets PeerLostError. Rank 0 waits up to
         `timeout` seconds for the others to leave. A second call does nothing."""
 
     def start_timeline(self, capacity: int) -> None:

@@ -42,7 +42,7 @@ class PreparedCall:
 
 
 class PreparedCalls:
-    """The calls of one communicator that have succeeded before, by what does not change from call to call.
+    """The calls of one communicator that have succeeded before, by the arguments that stay the same from call to call.
 
     Threads may share it: a call is taken out while it runs.
     """
