@@ -357,7 +357,7 @@ class Session:
             return self._communicators[-1]
 
     def publish(self, info: Mapping[str, object]) -> None:
-        """Adds to what the coordinator knows of this task, at once and with every heartbeat from now on."""
+        """Adds to what the coordinator knows of this task, with a heartbeat at once and with every later one."""
         from tfcollective._control.wire.protocol import write_published
 
         # A new one: the heartbeat may be reading the old.
@@ -365,7 +365,7 @@ class Session:
         if self._trainer is not None:
             self._trainer.report(self._published)
         if self._heartbeat is not None:
-            self._heartbeat.beat()
+            self._heartbeat.hurry()
 
     def training_ended(self) -> bool:
         """True if rank 0's process has ended, as far as the coordinator can be asked."""

@@ -65,19 +65,30 @@ class Coordinator:
 def test_a_coordinator_is_lost_after_repeated_failures() -> None:
     coordinator, clock, lost = Coordinator(), ManualClock(), []
     heart = Heartbeat(coordinator.beat, lost.append, 30.0, clock=clock)
-    assert heart.beat()
+    heart.beat()
     coordinator.down = True
     clock.advance(1000)  # this process was stopped, and perhaps the network with it
-    assert heart.beat()
+    heart.beat()
     coordinator.down = False
-    assert heart.beat()
+    heart.beat()
     coordinator.down = True
     for _ in range(29):
         clock.advance(1)
-        assert heart.beat()
+        heart.beat()
+    assert lost == []
     clock.advance(1)
-    assert not heart.beat()
+    heart.beat()
     assert lost == ["the coordinator has not answered for 30 s: no answer"]
+
+
+def test_a_lost_coordinator_is_reported_once_a_limit() -> None:
+    coordinator, clock, lost = Coordinator(), ManualClock(), []
+    heart = Heartbeat(coordinator.beat, lost.append, 30.0, clock=clock)
+    coordinator.down = True
+    for second in range(1, 75):
+        clock.advance(1)
+        heart.beat()
+        assert len(lost) == second // 30
 
 
 def test_the_limit_may_be_changed_meanwhile() -> None:
@@ -86,9 +97,11 @@ def test_the_limit_may_be_changed_meanwhile() -> None:
     heart.limit = 5.0
     coordinator.down = True
     clock.advance(1000)
-    assert heart.beat()
+    heart.beat()
+    assert lost == []
     clock.advance(1000)
-    assert not heart.beat()
+    heart.beat()
+    assert len(lost) == 1
 
 
 def test_the_thread_beats_until_it_is_stopped() -> None:
@@ -100,16 +113,42 @@ def test_the_thread_beats_until_it_is_stopped() -> None:
     assert not heart._thread.is_alive()
 
 
-def test_the_thread_reports_a_lost_coordinator_once() -> None:
-    coordinator, lost, said = Coordinator(), [], threading.Event()
+def test_heartbeats_go_on_after_a_lost_coordinator() -> None:
+    """A rank of an elastic job may outlive the loss, and would be taken for a stopped one without them."""
+    coordinator, said = Coordinator(), threading.Event()
     coordinator.down = True
-
-    def on_lost(cause: str) -> None:
-        lost.append(cause)
-        said.set()
-
-    heart = Heartbeat(coordinator.beat, on_lost, limit=0.05, interval=0.01)
+    heart = Heartbeat(coordinator.beat, lambda cause: said.set(), limit=0.05, interval=0.01)
     heart.start()
     assert said.wait(within(20))
-    heart._thread.join(within(20))
-    assert len(lost) == 1
+    coordinator.down = False
+    until(lambda: coordinator.beats >= 2)
+    heart.stop(within(20))
+
+
+def test_who_hurries_waits_for_no_answer() -> None:
+    answers, asked = threading.Semaphore(0), threading.Semaphore(0)
+
+    def beat() -> None:
+        asked.release()
+        assert answers.acquire(timeout=within(60))
+
+    heart = Heartbeat(beat, pytest.fail, interval=3600.0)
+    heart.start()
+    assert asked.acquire(timeout=within(20))
+    heart.hurry()  # returns though the coordinator does not answer
+    answers.release()
+    assert asked.acquire(timeout=within(20))
+    answers.release()
+    heart.stop(within(20))
+    assert not heart._thread.is_alive()
+
+
+def test_what_hurries_is_sent_before_the_end() -> None:
+    sent, published = [], ["first"]
+    heart = Heartbeat(lambda: sent.append(published[-1]), pytest.fail, interval=3600.0)
+    heart.start()
+    until(lambda: bool(sent))
+    published.append("last")
+    heart.hurry()
+    heart.stop(within(20))
+    assert sent == ["first", "last"]

@@ -1,4 +1,4 @@
-"""Signs of life: the thread that gives them."""
+"""Heartbeats: the thread that sends them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ class Heartbeat:
     """Sends the coordinator heartbeats on a thread of its own, and finds out when it does not answer any longer.
 
     Args:
-        beat: gives one; raises TfCollectiveError when it was not answered.
-        lost: called once, with a cause, when the coordinator has been silent for :attr:`limit`; the thread then ends.
+        beat: sends one; raises TfCollectiveError when it was not answered.
+        lost: called with a cause when the coordinator has been silent for :attr:`limit`, and again each time that the
+            limit has passed once more: the thread keeps asking, because the coordinator may come back.
         limit: how long (s) it may be silent. One failure is never enough: half of the limit counts at most between two.
         interval: between two (s); see :attr:`interval`.
     """
@@ -36,18 +37,18 @@ class Heartbeat:
         self._lost = lost
         self._limit = limit
         self.interval = interval
-        """Between two signs (s); may be changed meanwhile."""
+        """Between two heartbeats (s); may be changed meanwhile."""
         self._clock = clock
         self._liveness = LivenessTracker[str](limit / 2)
         self._liveness.heard(_COORDINATOR, clock.monotonic())
-        self._beating = threading.Lock()  # one at a time: an earlier heartbeat must not arrive after a later one
-        self._lock = threading.Lock()  # over the tracker: others than the thread may beat
-        self._stopped = threading.Event()
+        self._due = threading.Event()
+        self._wanted = False  # one more, before the thread ends
+        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="tfcollective-heartbeat", daemon=True)
 
     @property
     def limit(self) -> float:
-        """The time (s) that the coordinator may be silent; can be changed while it runs."""
+        """How long (s) the coordinator may be silent; may be changed meanwhile."""
         return self._limit
 
     @limit.setter
@@ -59,32 +60,43 @@ class Heartbeat:
         """Starts beating."""
         self._thread.start()
 
+    def hurry(self) -> None:
+        """Has the next heartbeat sent at once. Does not wait for it: whoever has news must not stand still where the
+        coordinator does."""
+        self._wanted = True
+        self._due.set()
+
     def stop(self, timeout: float = TIMING.heartbeat) -> None:
-        """Ends the thread; waits for a beat in flight up to ``timeout`` seconds."""
-        self._stopped.set()
+        """Ends the thread; waits up to ``timeout`` seconds for a heartbeat in flight and for one that is to hurry."""
+        self._stopped = True
+        self._due.set()
         if self._thread.is_alive():
             self._thread.join(timeout)
 
-    def beat(self) -> bool:
-        """Sends one heartbeat; returns False once the coordinator is lost."""
+    def beat(self) -> None:
+        """Sends one."""
         try:
-            with self._beating:
-                self._beat()
+            self._beat()
         except TfCollectiveError as error:
-            return self._missed(error)
-        with self._lock:
+            self._missed(error)
+        else:
             self._liveness.heard(_COORDINATOR, self._clock.monotonic())
-        return True
 
     def _run(self) -> None:
-        while self.beat() and not self._stopped.wait(self.interval):
-            pass
+        while True:
+            self._wanted = False
+            self.beat()
+            if not self._stopped:
+                self._due.wait(self.interval)
+                self._due.clear()
+            if self._stopped and not self._wanted:
+                return
 
-    def _missed(self, error: TfCollectiveError) -> bool:
-        with self._lock:
-            silence = self._liveness.silence(_COORDINATOR, self._clock.monotonic())
+    def _missed(self, error: TfCollectiveError) -> None:
+        now = self._clock.monotonic()
+        silence = self._liveness.silence(_COORDINATOR, now)
         if silence < self.limit:
             _LOG.debug("heartbeat failed: %s", error)
-            return True
+            return
+        self._liveness.heard(_COORDINATOR, now)
         self._lost(f"the coordinator has not answered for {silence:.0f} s: {error}")
-        return False
