@@ -18,6 +18,7 @@ _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 # Joins the world as tfcollective.init() does, without the native library.
 JOIN = """
 import os, sys, time
+from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Beat, Leave, Status
 from tfcollective._control.identity import discover
@@ -26,7 +27,7 @@ me = discover(Settings.load(), {})
 rank = me.task.index
 def join():
     client = CoordinatorClient(me.coordinator, me.key, me.job_id)
-    world = client.join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
+    Channel(client).join(me.task, size=me.world_size, node=me.node_id, pid=os.getpid(), address="a", timeout=60)
     client.call(Beat(me.task, "running", {"completed": 7}))
     return client
 def wait_until(count, state):

@@ -129,25 +129,23 @@ def register(
     Args:
         address: where peers reach this rank; "" if they need not.
         lost: see :meth:`Engine.rejoin`.
-        first: see :meth:`CoordinatorClient.join`.
+        first: see :meth:`Channel.join`.
     """
     from tfcollective._control.client.channel import Channel, Retry
     from tfcollective._control.client.client import CoordinatorUnreachableError
 
     # Asked again with the same address, the coordinator gives the same answer.
-    return Channel(client, Retry(errors=(CoordinatorUnreachableError,))).call(
-        lambda client: client.join(
-            identity.task,
-            size=identity.world_size,
-            node=identity.node_id,
-            pid=os.getpid(),
-            address=address,
-            # How long an elastic job waits for what it lacks, the coordinator alone knows.
-            timeout=math.inf if settings.elastic else settings.start_timeout,
-            lost=lost,
-            first=first,
-            ancestors=tuple(one.pid for one in ancestors()),
-        )
+    return Channel(client, Retry(errors=(CoordinatorUnreachableError,))).join(
+        identity.task,
+        size=identity.world_size,
+        node=identity.node_id,
+        pid=os.getpid(),
+        address=address,
+        # How long an elastic job waits for what it lacks, the coordinator alone knows.
+        timeout=math.inf if settings.elastic else settings.start_timeout,
+        lost=lost,
+        first=first,
+        ancestors=tuple(one.pid for one in ancestors()),
     )
 
 

@@ -24,6 +24,7 @@ from tfcollective._base.errors import InternalError, LaunchError
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint, World
+from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective_bench.scaling.coordinator import coordinator_of
 
@@ -102,7 +103,7 @@ def _crew(
             ready.wait()
             begin = time.monotonic()
             task = TaskKey("worker", index)
-            world = client.join(
+            world = Channel(client).join(
                 task, size=agents, node=f"node-{index}", pid=index, address=f"address-{index}", timeout=timeout
             )
             return world, (begin, time.monotonic())

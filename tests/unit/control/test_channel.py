@@ -9,9 +9,10 @@ import pytest
 from launching import until
 
 from tfcollective._base.errors import CoordinatorError, RendezvousError
+from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import Channel, OrderQueue, Retry
-from tfcollective._control.client.client import CoordinatorRefusedError
-from tfcollective._control.messages import Entry
+from tfcollective._control.client.client import CoordinatorRefusedError, CoordinatorUnreachableError
+from tfcollective._control.messages import Entry, Found
 
 SOON = Retry(seconds=60.0, pause=0.01, first_pause=0.01)
 
@@ -96,6 +97,52 @@ def test_each_item_is_received_once() -> None:
     client = Client(Entry("a", 1), LOST, Entry("b", 2), None, Entry(["c"], 1), LOST)
     assert list(Channel(client).receive("k", SOON)) == ["a", "b", ["c"]]
     assert client.asked == [(f"k/{number}", 0) for number in (0, 1, 1, 2, 2, 3)]
+
+
+class Hours:
+    """A clock and a client: each request takes as long as it may wait, and some get no answer."""
+
+    closed = False
+
+    def __init__(self, unanswered: set[int], until: int) -> None:
+        self.now, self.asked = 0.0, 0
+        self._unanswered, self._until = unanswered, until
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def call(self, _request: object) -> Found:
+        self.now += TIMING.poll
+        self.asked += 1
+        if self.asked in self._unanswered:
+            raise CoordinatorUnreachableError("one lost packet")
+        return Found(Entry(True, 1) if self.asked >= self._until else None)
+
+
+@pytest.fixture
+def hours(monkeypatch: pytest.MonkeyPatch) -> Hours:
+    made = Hours({300, 600, 900, 1200, 1500, 1800}, 2000)
+    monkeypatch.setattr("tfcollective._control.client.channel.time", made)
+    return made
+
+
+def test_errors_hours_apart_do_not_add_up(hours: Hours) -> None:
+    channel = Channel(hours, Retry(wait=hours.wait))
+    assert channel.wait_while("node/0/end", "node/0", 15.0) == Entry(True, 1)
+    assert hours.asked == 2000
+
+
+def test_a_long_wait_takes_no_time_from_retries(hours: Hours) -> None:
+    """The request that waited for 25 s when the link broke is retried for as long as any other."""
+    hours._unanswered = set(range(2, 2000))
+    begun: list[float] = []
+    retry = Retry(seconds=10 * TIMING.poll, tries=1, wait=hours.wait, note=lambda error: begun.append(hours.now))
+    with pytest.raises(CoordinatorUnreachableError):
+        Channel(hours, retry).wait_while("node/0/end", "node/0", 15.0)
+    assert hours.now - begun[0] >= 10 * TIMING.poll
 
 
 def test_orders_are_delivered_in_order_by_a_thread() -> None:

@@ -18,6 +18,7 @@ from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.topology import Endpoint, is_loopback
+from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import (
     CoordinatorClient,
     CoordinatorUnreachableError,
@@ -457,7 +458,7 @@ def test_many_tasks_join_at_once():
     def join(index):
         with client_of(running.endpoint) as client:
             task = TaskKey("worker", index)
-            worlds.append(client.join(task, size=size, node="n", pid=1, address=str(index), timeout=60))
+            worlds.append(Channel(client).join(task, size=size, node="n", pid=1, address=str(index), timeout=60))
 
     with serve(size) as running:
         threads = [threading.Thread(target=join, args=(index,)) for index in range(size)]

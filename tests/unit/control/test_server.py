@@ -23,6 +23,7 @@ from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import PortRange
 from tfcollective._control import messages
+from tfcollective._control.client.channel import Channel, Retry
 from tfcollective._control.client.client import CoordinatorClient, OtherJobError, WorldBegunError
 from tfcollective._control.messages import (
     Alive,
@@ -82,7 +83,7 @@ def client(server):
 def join(endpoint, index, size=2, timeout=60.0, address="", first=False):
     at = address or f"a{index}"
     with CoordinatorClient(endpoint, KEY) as client:
-        return client.join(
+        return Channel(client).join(
             TaskKey("worker", index), size=size, node="n", pid=index, address=at, timeout=timeout, first=first
         )
 
@@ -199,12 +200,12 @@ def test_a_silent_member_is_reported_to_the_owner():
 
 def test_silence_of_the_awaited_ends_a_wait(client):
     client.call(Alive("node/1"))
-    assert client.wait_while("node/1/end", "node/1", 0.2) is None
-    assert client.wait_while("node/2/end", "node/2", 60.0, first=0.2) is None
+    assert Channel(client).wait_while("node/1/end", "node/1", 0.2) is None
+    assert Channel(client).wait_while("node/2/end", "node/2", 60.0, first=0.2) is None
 
 
 def test_heartbeats_of_the_awaited_prolong_a_wait(server, client):
-    thread, results = in_thread(client.wait_while, "node/1/end", "node/1", 3.0)
+    thread, results = in_thread(Channel(client).wait_while, "node/1/end", "node/1", 3.0)
     begin = time.monotonic()
     while time.monotonic() - begin < 4.0:
         client.call(Alive("node/1"))
@@ -363,11 +364,12 @@ def test_a_task_that_died_waiting_may_rejoin(server):
     """Without a launcher none says that it has died, but its connection ends."""
     program = """
 import sys
+from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
 with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.readline())) as client:
-    client.join(TaskKey("worker", 1), size=2, node="n", pid=100, address="a1", timeout=600.0)
+    Channel(client).join(TaskKey("worker", 1), size=2, node="n", pid=100, address="a1", timeout=600.0)
 """
     command = [sys.executable, "-c", program, str(server.endpoint)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
@@ -523,7 +525,9 @@ def test_jobs_with_one_key_form_separate_worlds(server):
     """A rank of another job connects to this job's coordinator: the error says so, and the place stays free."""
     with CoordinatorClient(server.endpoint, KEY, "job-b") as stray:
         with pytest.raises(OtherJobError, match=r"coordinator of the job 'job', .* belongs to the job 'job-b'"):
-            stray.join(TaskKey("worker", 1), size=2, node="n", pid=1, address="stray", timeout=within(20))
+            Channel(stray, Retry(seconds=0.0, tries=1)).join(
+                TaskKey("worker", 1), size=2, node="n", pid=1, address="stray", timeout=within(20)
+            )
     threads = [in_thread(join, server.endpoint, index) for index in range(2)]
     for thread, _ in threads:
         thread.join(within(20))

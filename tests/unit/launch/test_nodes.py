@@ -18,7 +18,7 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.version import __version__
 from tfcollective._control.client.channel import Channel, Retry
-from tfcollective._control.messages import Entry
+from tfcollective._control.messages import Entry, Found
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
 from tfcollective._launch.nodes.gather import version_problem
@@ -36,15 +36,15 @@ class Client:
     def __init__(self, answer):
         self.answer, self.waits, self.stored, self.put_first = answer, [], None, threading.Event()
 
-    def wait_while(self, key, name, limit):
-        self.waits.append((key, name, limit))
+    def call(self, request):
+        self.waits.append((request.key, request.presence.name, request.presence.limit))
         if self.answer is UNREPORTED:
             assert self.put_first.wait(within(20))
-            return self.stored
+            return Found(self.stored)
         answer = self.answer.pop(0) if isinstance(self.answer, list) else self.answer
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Found(answer, silent=answer is SILENT)
 
     def get(self, key):
         return self.stored

@@ -20,7 +20,7 @@ from tfcollective._base.tasks import workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.messages import Entry
+from tfcollective._control.messages import Entry, Found, Presence
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.store_keys import item_key
 from tfcollective._control.wire.protocol import ServerOptions
@@ -59,14 +59,15 @@ class Forgetful:
         self.closed = False
 
     def wait(self, key, timeout=0, newer_than=0):
-        return self.wait_while(key, "")
-
-    def wait_while(self, key, name, limit=0.0, first=None):
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             self.closed = not self._answers
             raise answer
         return answer
+
+    def call(self, request):
+        entry = self.wait(request.key)
+        return Found(entry, silent=entry is None)
 
 
 @pytest.fixture
@@ -264,11 +265,13 @@ class Attentive:
     def put_blob(self, name, data):
         assert name == OUTCOME
 
-    def wait_while(self, key, name, limit, first=None):
-        assert (key, name, first) == (DONE, SUBMITTER, None)
+    def call(self, request):
+        limit = TIMING.submitter_lost
+        assert (request.key, request.presence) == (DONE, Presence(SUBMITTER, limit, limit))
         self.asked += 1
         if self.asked == 1:
             raise CoordinatorError("one slow answer")
+        return Found(Entry(True, 1))
 
 
 def test_a_living_submitter_has_unlimited_time():

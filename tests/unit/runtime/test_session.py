@@ -28,10 +28,10 @@ from tfcollective._base.errors import (
     StateError,
 )
 from tfcollective._base.settings import Settings
-from tfcollective._base.topology import SINGLE
+from tfcollective._base.topology import SINGLE, Member, World
 from tfcollective._control.client.client import CoordinatorUnreachableError
 from tfcollective._control.identity import discover
-from tfcollective._control.messages import Beat, Done
+from tfcollective._control.messages import Beat, Done, Join, Joined, pack_world
 from tfcollective._runtime.engine import JoinResult, register
 from tfcollective._runtime.native import NativeEngine, identify
 from tfcollective._runtime.session import Session
@@ -219,16 +219,17 @@ def test_a_broken_connection_asks_for_worlds_again() -> None:
             super().__init__()
             self.answers = list(answers)
 
-        def join(self, *_task: Any, **_given: Any) -> Any:
+        def call(self, request: Any) -> Any:
+            assert isinstance(request, Join)
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
             return answer
 
+    world = World(3, (Member(identity.task, 0, "n", 1, "a"),))
     lost = CoordinatorUnreachableError("no answer from the coordinator")
-    client: Any = Breaks(lost, lost, "a world")
-    found: Any = register(client, settings, identity)
-    assert found == "a world"
+    client: Any = Breaks(lost, lost, Joined(pack_world(world)))
+    assert register(client, settings, identity) == world
     no_world: Any = Breaks(RendezvousError("there is no next world"))
     with pytest.raises(RendezvousError, match="there is no next world"):
         register(no_world, settings, identity)

@@ -6,17 +6,14 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Sequence
 
 from tfcollective._base.clock import Deadline
 from tfcollective._base.codec import decode, encode, from_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, RendezvousError
-from tfcollective._base.log import get_logger
-from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import Endpoint, World
+from tfcollective._base.topology import Endpoint
 from tfcollective._control import messages
-from tfcollective._control.messages import Entry, JoinRequest, R
+from tfcollective._control.messages import Entry, R
 from tfcollective._control.state import blobs
 from tfcollective._control.wire.connection import (
     Access,
@@ -38,13 +35,7 @@ __all__ = [
     "UnprovenReplyError",
 ]
 
-_LOG = get_logger(__name__)
 _CONNECTIONS = 4
-_MOST_NAMES = 8
-
-
-def _some_of(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")
 
 
 class WorldBegunError(RendezvousError):
@@ -142,52 +133,7 @@ class CoordinatorClient:
             raise RendezvousError(reason)
         raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {request.path}: {reason}")
 
-    # ---- membership ------------------------------------------------------------------------------------------------
-
-    def join(
-        self,
-        task: TaskKey,
-        *,
-        size: int,
-        node: str,
-        pid: int,
-        address: str,
-        timeout: float,
-        lost: int | None = None,
-        first: bool = False,
-        ancestors: Sequence[int] = (),
-    ) -> World:
-        """Joins the next world and blocks until all tasks have.
-
-        ``timeout`` (seconds) is a guard for the case that the coordinator does not end the wait itself; ``lost`` is the
-        rank of the last world whose connection has ended. Raises RendezvousError that names the missing tasks, or the
-        task that ended before it had joined; ``first``: WorldBegunError where the first world has been formed without
-        this task, which has not joined then. TrainingOverError: there is none because training is complete.
-        AskedToLeaveError: its node is preempted. ``ancestors`` as in :class:`JoinRequest`.
-        """
-        request = JoinRequest(task, size, node, pid, address, tuple(ancestors))
-        deadline = Deadline.after(timeout + TIMING.join_margin)
-        while True:
-            last = deadline.expired()  # does not wait, and so learns who is missing
-            wait = 0.0 if last else min(TIMING.remind, deadline.remaining())
-            reply = self.call(messages.Join(request, wait, lost, first))
-            if reply.world is not None:
-                return messages.unpack_world(reply.world)
-            if reply.leave is not None:
-                raise AskedToLeaveError(reply.leave)
-            if reply.begun:
-                raise WorldBegunError(f"{task} has come too late to the first world of the job")
-            if reply.over:
-                raise TrainingOverError(reply.failure or "training is complete")
-            if reply.failure is not None:
-                raise RendezvousError(reply.failure, missing=reply.missing)
-            if self._closed:
-                raise CoordinatorError("this process left the job while it waited for the next world")
-            if reply.missing and not last:
-                _LOG.warning("init() waits for %s", _some_of(reply.missing))
-            if last:
-                text = f"no world within {timeout:g} s; missing: {', '.join(reply.missing)}"
-                raise RendezvousError(text, missing=reply.missing)
+    # ---- the coordinator's clock ------------------------------------------------------------------------------------
 
     def clock_offset(self, samples: int) -> int:
         """Nanoseconds by which the coordinator's monotonic clock is ahead of this process's.
@@ -221,18 +167,6 @@ class CoordinatorClient:
             entry = self.call(messages.Get(key, newer_than, min(TIMING.poll, deadline.remaining()))).entry
             if entry is not None or deadline.expired():
                 return entry
-
-    def wait_while(
-        self, key: str, name: str, limit: float, *, first: float | None = None, newer_than: int = 0
-    ) -> Entry | None:
-        """Waits as :meth:`wait` does, while the process ``name`` sends heartbeats; returns None once it has been silent
-        for ``limit`` seconds, or for ``first`` seconds if it has never sent one."""
-        presence = messages.Presence(name, limit, limit if first is None else first)
-        request = messages.Get(key, newer_than, TIMING.poll, presence)
-        while True:
-            found = self.call(request)
-            if found.entry is not None or found.silent:
-                return found.entry
 
     def put_blob(self, name: str, data: bytes) -> None:
         """Stores bytes of any length under ``name``."""

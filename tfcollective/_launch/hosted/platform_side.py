@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from tfcollective._base.codec import encode
 from tfcollective._base.errors import CoordinatorError, LaunchError, RendezvousError
@@ -200,7 +199,7 @@ def _relay_signals(client: CoordinatorClient) -> None:
 
 def _watch_submitter(client: CoordinatorClient) -> None:
     try:
-        done = Channel(client).call(partial(_wait_for_submitter, first=TIMING.submitter_comes), FOREVER)
+        done = _wait_for_submitter(Channel(client, FOREVER), first=TIMING.submitter_comes)
     except CoordinatorError:
         return  # the job has ended
     if done is None:
@@ -208,9 +207,9 @@ def _watch_submitter(client: CoordinatorClient) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-def _wait_for_submitter(client: CoordinatorClient, first: float | None = None) -> Entry | None:
+def _wait_for_submitter(channel: Channel, first: float | None = None) -> Entry | None:
     """Waits until the submitter has seen the outcome of the job; None if it is gone."""
-    return client.wait_while(DONE, SUBMITTER, TIMING.submitter_lost, first=first)
+    return channel.wait_while(DONE, SUBMITTER, TIMING.submitter_lost, first=first)
 
 
 def _tell(channel: Channel, ended: HostedOutcome, *, followed: bool) -> None:
@@ -220,6 +219,6 @@ def _tell(channel: Channel, ended: HostedOutcome, *, followed: bool) -> None:
     try:
         channel.call(lambda client: client.put_blob(OUTCOME, report))
         if followed and ended.outcome.stopped_by != signal.SIGHUP:
-            channel.call(_wait_for_submitter)
+            _wait_for_submitter(channel)
     except CoordinatorError as error:  # what has happened is still to be said here, and to the platform
         _LOG.error("the submitter cannot learn how the job has ended: %s", error)

@@ -157,9 +157,7 @@ class Node:
         """Waits until its agent has ended; returns the failure if it did not complete its work, else None."""
         try:
             # A launcher that was stopped for a while finds its own request timed out: it asks again.
-            entry = Channel(self._client).call(
-                lambda client: client.wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
-            )
+            entry = Channel(self._client).wait_while(self._end_key, node_name(self.facts.number), self._host_timeout)
             if entry is None:
                 return self._silent()
             if entry.value is not None:
