@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 
 namespace tfc {
 
@@ -31,6 +32,16 @@ class Deadline {
   int LeftMillis(int cap) const {
     const double millis = Left() * 1e3 + 0.999;
     return millis >= cap ? cap : static_cast<int>(millis);
+  }
+  // For calls that take a time on CLOCK_MONOTONIC, which this clock is on Linux.
+  timespec Monotonic() const {
+    const auto since_boot = std::max(Clock::duration::zero(), when_.time_since_epoch());
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_boot);
+    timespec time = {};
+    time.tv_sec = static_cast<time_t>(seconds.count());
+    time.tv_nsec =
+        static_cast<long>(std::chrono::duration_cast<std::chrono::nanoseconds>(since_boot - seconds).count());
+    return time;
   }
   Deadline Earlier(Deadline other) const { return Deadline(std::min(when_, other.when_)); }
 

@@ -5,8 +5,11 @@
 #ifndef TFCOLLECTIVE_BASE_MUTEX_H_
 #define TFCOLLECTIVE_BASE_MUTEX_H_
 
+#include <pthread.h>
+
 #include <atomic>
-#include <condition_variable>
+#include <cerrno>
+#include <ctime>
 #include <mutex>
 #include <thread>
 
@@ -91,17 +94,29 @@ class TFC_SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
+// std::condition_variable waits on the wall clock where glibc lacks pthread_cond_clockwait, as 2.28 does, for which
+// wheels are compiled: a clock that is set back would prolong every deadline. This one always waits on the monotonic
+// clock.
 class CondVar {
  public:
-  void NotifyOne() { changed_.notify_one(); }
-  void NotifyAll() { changed_.notify_all(); }
+  CondVar() {
+    pthread_condattr_t attributes;
+    ::pthread_condattr_init(&attributes);
+    ::pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    ::pthread_cond_init(&changed_, &attributes);
+    ::pthread_condattr_destroy(&attributes);
+  }
+  ~CondVar() { ::pthread_cond_destroy(&changed_); }
+  CondVar(const CondVar&) = delete;
+  CondVar& operator=(const CondVar&) = delete;
+
+  void NotifyOne() { ::pthread_cond_signal(&changed_); }
+  void NotifyAll() { ::pthread_cond_broadcast(&changed_); }
 
   // Gives the mutex back while it waits. False once the deadline has passed; true may also mean nothing at all.
   bool WaitUntil(Mutex& mutex, Deadline deadline) TFC_REQUIRES(mutex) {
-    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    const bool in_time = changed_.wait_until(lock, deadline.when()) == std::cv_status::no_timeout;
-    lock.release();
-    return in_time;
+    const timespec until = deadline.Monotonic();
+    return ::pthread_cond_timedwait(&changed_, mutex.mutex_.native_handle(), &until) != ETIMEDOUT;
   }
   // Waits until `condition()` holds or the deadline has passed, and returns what `condition()` is then. The analysis
   // checks the condition by its own TFC_REQUIRES(mutex).
@@ -114,7 +129,7 @@ class CondVar {
   }
 
  private:
-  std::condition_variable changed_;
+  pthread_cond_t changed_;
 };
 
 // Its holder may be in a call that never returns: threads that want it too give up at a deadline.
