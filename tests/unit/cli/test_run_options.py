@@ -10,9 +10,8 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import PortRange
 from tfcollective._cli import main
-from tfcollective._cli.groups import GroupedCommand, group, option
 from tfcollective._cli.run import opening, run
-from tfcollective._cli.run_options import RUN_OPTIONS, job_spec
+from tfcollective._cli.run_options import job_spec
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import plan_local
 from tfcollective._launch.plan.spec import JobSpec
@@ -281,12 +280,6 @@ def test_help_all_shows_the_options_in_groups():
     assert headings == groups
     rest = [line.split()[0] for line in lines[lines.index("Options:") + 1 :] if line.startswith("  -")]
     assert rest == ["--print-plan,", "-cb,", "--help-all", "-v,", "-h,"]
-
-
-def test_an_option_of_an_extension_joins_its_group():
-    with_more = GroupedCommand("x", params=[*RUN_OPTIONS, *group("YARN", option("--more", help="More."))])
-    text = CliRunner().invoke(with_more, ["--help"]).output
-    assert "--more" in text.split("YARN:")[1].split("Failures:")[0]
 
 
 @pytest.mark.parametrize(
