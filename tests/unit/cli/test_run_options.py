@@ -134,6 +134,14 @@ def test_what_a_job_that_grows_cannot_be(arguments, message):
         parsed(*arguments)
 
 
+@pytest.mark.parametrize("flag", ["-np", "--num-proc"])
+def test_options_after_the_command_are_pointed_out(flag):
+    context = run.make_context("run", ["python", "train.py", flag, "2"])
+    options = dict(context.params)
+    with pytest.raises(ConfigError, match=f"the number of ranks is missing: put {flag} before the command"):
+        job_spec(options, options.pop("command"))
+
+
 def test_a_task_spec_makes_a_job_elastic():
     spec = parsed("--task-spec", "chief", "--task-spec", "worker:instances=4,min_instances=2")[1]
     assert (spec.num_proc, spec.bounds.smallest) == (5, 3)

@@ -66,5 +66,10 @@ def build_job(
     )
     number = size if first is None else first
     if number is None:
-        raise ConfigError(f"{_NO_SIZE}{instead}")
+        raise ConfigError(_without_size(command, instead))
     return JobSpec(command, number, tasks=tasks, call=call, **options)
+
+
+def _without_size(command: Sequence[str], instead: str) -> str:
+    late = next((word for word in command if word in OPTIONS["num_proc"].flags), None)
+    return f"{_NO_SIZE}{instead}" if late is None else f"the number of ranks is missing: put {late} before the command"
