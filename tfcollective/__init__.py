@@ -92,12 +92,13 @@ _HOMES = {
     }.items()
     for name in names.split()
 }
+_ELSEWHERE = "collectives are in tfcollective.tensorflow and tfcollective.keras, and for arrays in get_communicator()"
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'tfcollective' has no attribute {name!r}")
+        raise AttributeError(f"module 'tfcollective' has no attribute {name!r}; {_ELSEWHERE}")
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value  # so that the next look-up costs nothing
     return value
