@@ -10,22 +10,26 @@ from tfcollective._base.options import HEADINGS, MANIFESTS, options_of
 from tfcollective._cli.groups import DeclaredOption
 from tfcollective._launch.launcher import find_launcher, options_by_launcher
 from tfcollective._launch.plan.hosts import Host
+from tfcollective._launch.plan.spec import OPTIONS
 
 #: Those whose ranks run what is in an image, which cannot be looked at from here.
 RUNS_IMAGES = frozenset({"kubernetes"})
 
 
 def _made() -> dict[str, dict[str, DeclaredOption]]:
-    """Options of several platforms that are spelt alike are one option of the command line."""
-    spelt: dict[tuple[str, ...], DeclaredOption] = {}
-    return {
-        name: {
-            field: spelt.setdefault(one.flags, DeclaredOption(one))
-            for field, one in options_of(kind).items()
-            if one.flags
-        }
-        for name, kind in options_by_launcher().items()
-    }
+    """Options of several platforms that are spelt alike are one option of the command line. One that would take a flag
+    of another is none."""
+    made: dict[tuple[str, ...], DeclaredOption] = {}
+    taken = {flag for one in OPTIONS.values() for flag in one.flags}
+    found: dict[str, dict[str, DeclaredOption]] = {}
+    for name, kind in options_by_launcher().items():
+        options = options_of(kind)
+        for one in options.values():
+            if one.flags and taken.isdisjoint(one.flags):
+                made[one.flags] = DeclaredOption(one)
+                taken.update(one.flags)
+        found[name] = {field: made[one.flags] for field, one in options.items() if one.flags in made}
+    return found
 
 
 #: By launcher, the options of its platform, by field.

@@ -329,9 +329,10 @@ def known_launchers() -> tuple[str, ...]:
 
 
 def options_by_launcher() -> dict[str, type[Options]]:
-    """Returns the options of each launcher that can be loaded; :func:`find_launcher` says why others cannot."""
+    """Returns the options of each launcher that can be loaded, ours first; :func:`find_launcher` says why others
+    cannot."""
     found = {}
-    for name in known_launchers():
+    for name in sorted(known_launchers(), key=lambda name: not _is_ours(_known()[name])):
         with suppress(LaunchError):
             found[name] = find_launcher(name).options
     return found
@@ -342,7 +343,7 @@ def table_of_platforms() -> str:
 
     Raises LaunchError when one cannot be loaded.
     """
-    ours = [name for name, point in sorted(_known().items()) if point.module.partition(".")[0] in _PACKAGES]
+    ours = [name for name, point in sorted(_known().items()) if _is_ours(point)]
     rows = [(name, find_launcher(name).capabilities) for name in ours]
     titles = [field.name for field in fields(Capabilities)]
     lines = ["| | " + " | ".join("GPUs" if title == "gpus" else title for title in titles) + " |"]
@@ -351,6 +352,10 @@ def table_of_platforms() -> str:
         if said is not None:
             lines.append(f"| `{name}` | " + " | ".join(getattr(said, title) or "-" for title in titles) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.module.partition(".")[0] in _PACKAGES
 
 
 def _known() -> dict[str, EntryPoint]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "own_launcher.md"
-JOB = ("-np", "2", "-H", "a.invalid:1,b.invalid:1", "--print-plan", "true")
+JOB = ("--print-plan", "true")
+HOSTS = ("-np", "2", "-H", "a.invalid:1,b.invalid:1")
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,8 @@ def call(tmp_path_factory):
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my_cluster\nVersion: 1.0\n")
     group, line = re.search(r'entry-points\."(.*?)"\]\n(.*)', entry).groups()
     (place / "broken.py").write_text("1 / 0")
-    lines = (f"[{group}]", line.replace('"', ""), "broken = broken:Launcher")
+    (place / "greedy.py").write_text(module.replace('"--zone"', '"--np -np --queue"'))
+    lines = (f"[{group}]", line.replace('"', ""), "broken = broken:Launcher", "a = greedy:MyLauncher")
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), *filter(None, sys.path)])}
 
@@ -43,11 +45,16 @@ def test_its_options_are_in_the_help(call):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--launcher", "mine", "--zone", "west"), 0, "a.invalid"),
-        (("--launcher", "mine", "--zone", "north"), 64, "zone (--zone): expected one of east, west, got 'north'"),
+        (("--launcher", "mine", *HOSTS, "--zone", "west"), 0, "a.invalid"),
+        (
+            ("--launcher", "mine", *HOSTS, "--zone", "north"),
+            64,
+            "zone (--zone): expected one of east, west, got 'north'",
+        ),
         (("--launcher", "broken", "--colour", "red"), 70, "the launcher 'broken' cannot be loaded: division by zero"),
-        (("--zone", "west"), 64, "--zone needs --launcher mine"),
-        (("--launcher", "mine", "--queue", "q"), 64, "--queue or --partition needs --launcher"),
+        (("--launcher", "slurm", "-np", "3", "--queue", "q"), 0, "--ntasks=3\n#SBATCH --partition=q"),
+        (("-np", "2", "--zone", "west"), 64, "--zone needs --launcher mine"),
+        (("--launcher", "mine", *HOSTS, "--queue", "q"), 64, "--queue or --partition needs --launcher"),
     ],
 )
 def test_its_options_are_read_and_checked(call, words, code, said):
@@ -58,4 +65,4 @@ def test_its_options_are_read_and_checked(call, words, code, said):
 
 def test_its_options_may_be_in_a_file(call, tmp_path):
     (tmp_path / "run.yaml").write_text("launcher: mine\nzone: north\n")
-    assert "got 'north'" in call("--config-file", str(tmp_path / "run.yaml"), *JOB)[1]
+    assert "got 'north'" in call("--config-file", str(tmp_path / "run.yaml"), *HOSTS, *JOB)[1]
