@@ -26,6 +26,7 @@ from tfcollective._base.failures import ExceptionRecord, ExitRecord, describe_ex
 from tfcollective._base.job_keys import CLUSTER, derived_key, new_key
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.network import own_address
+from tfcollective._base.options import seconds
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
@@ -188,7 +189,7 @@ class Cluster:
 
 def _allocation_timeout(platform: object) -> float:
     """Returns how long (s) the platform may take. The job refuses an unusable value, and says why."""
-    asked = platform.get("allocation_timeout") if isinstance(platform, Mapping) else None
+    asked = seconds().read(platform.get("allocation_timeout")) if isinstance(platform, Mapping) else None
     return float(asked) if isinstance(asked, int | float) else TIMING.allocation
 
 
