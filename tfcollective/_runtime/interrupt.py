@@ -19,6 +19,7 @@ from tfcollective._runtime.communicator import CommunicatorInfo
 from tfcollective._runtime.ends import terminated
 
 _STOP = 0  # no signal has this number
+_LEFT_SET: set[int] = set()  # wakeup descriptors of ours that no main thread has given back
 # The signals, with the handlers, that are to end the main thread, and what the other ranks hear.
 _ENDING: dict[int, tuple[Callable[[int, FrameType | None], object], str]] = {
     signal.SIGINT: (signal.default_int_handler, "KeyboardInterrupt"),
@@ -34,7 +35,7 @@ def is_stuck(before: CommunicatorInfo | None, after: CommunicatorInfo | None) ->
 
 
 class InterruptWatch:
-    """Watches for these signals from :meth:`start` to :meth:`stop`, both called in the main thread.
+    """Watches for these signals from :meth:`start`, called in the main thread, to :meth:`stop`.
 
     Does nothing when the program uses the wakeup descriptor itself (asyncio does) or handles the signal itself.
 
@@ -64,7 +65,7 @@ class InterruptWatch:
         self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._read_end, True)
         previous = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
-        if previous != -1:
+        if previous not in (-1, *_LEFT_SET):
             signal.set_wakeup_fd(previous)
             self._close()
             return False
@@ -73,10 +74,12 @@ class InterruptWatch:
         return True
 
     def stop(self) -> None:
-        """Gives the wakeup descriptor back and ends the thread."""
+        """Ends the thread, and gives the wakeup descriptor back. Only the main thread can do that: in another one both
+        ends of the pipe stay open, or the next file to be opened would get the number that Python writes to."""
         if self._thread is None:
             return
-        if threading.current_thread() is threading.main_thread():
+        gives_back = threading.current_thread() is threading.main_thread()
+        if gives_back:
             current = signal.set_wakeup_fd(-1)
             if current not in (-1, self._write_end):
                 signal.set_wakeup_fd(current)
@@ -84,7 +87,10 @@ class InterruptWatch:
         os.write(self._write_end, bytes([_STOP]))
         self._thread.join()
         self._thread = None
-        self._close()
+        if gives_back:
+            self._close()
+        else:
+            _LEFT_SET.add(self._write_end)
 
     def forget(self) -> None:
         """Forgets pipe and thread in a forked child: the pipe is the parent's, the thread does not exist here."""

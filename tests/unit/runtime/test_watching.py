@@ -205,6 +205,27 @@ def test_a_program_handling_sigint_is_left_alone() -> None:
     assert aborted == []
 
 
+def test_signals_write_into_no_other_file(tmp_path: Path) -> None:
+    """After a shutdown on another thread, which cannot take the wakeup descriptor back."""
+    watch = InterruptWatch(lambda: INFO, lambda cause: None)
+    assert watch.start()
+    stopping = threading.Thread(target=watch.stop)
+    stopping.start()
+    stopping.join(within(20))
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        with (tmp_path / "checkpoint").open("wb") as first, (tmp_path / "log").open("wb") as second:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0)  # the handler runs
+            assert (os.fstat(first.fileno()).st_size, os.fstat(second.fileno()).st_size) == (0, 0)
+        again = InterruptWatch(lambda: INFO, lambda cause: None)
+        assert again.start()
+        again.stop()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert signal.set_wakeup_fd(-1) == -1
+
+
 def test_a_wakeup_descriptor_in_use_is_left_alone() -> None:
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
