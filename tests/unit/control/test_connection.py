@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 import ssl
 import threading
@@ -440,6 +441,88 @@ def test_a_fork_shares_no_connection(server):
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
         assert client.get("k").value == 2
         assert before in server._streams
+
+
+def test_a_fork_waits_for_no_lock_of_its_parent(server):
+    with client_of(server.endpoint) as client:
+        client.put("k", 1)
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with client._lock:
+                held.set()
+                done.wait(within(60))
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(within(20))
+        child = os.fork()
+        if child == 0:
+            version = 0
+            with contextlib.suppress(Exception):
+                version = client.put("k", 2)
+            os._exit(version)
+        try:
+            ended = []
+            until(lambda: ended.append(os.waitpid(child, os.WNOHANG)) or ended[-1][0] == child)
+            assert os.waitstatus_to_exitcode(ended[-1][1]) == 2
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            done.set()
+            holder.join()
+
+
+def test_one_stale_connection_is_all_that_costs_time(server):
+    """A firewall that has forgotten one idle connection has forgotten all of them."""
+    with CoordinatorClient(server.endpoint, KEY, reply_timeout=within(20)) as client:
+        waiting = [threading.Thread(target=client.wait, args=("k",), kwargs={"timeout": 60.0}) for _ in range(3)]
+        for thread in waiting:
+            thread.start()
+        until(lambda: len(server._streams) == 3)
+        with client_of(server.endpoint) as other:
+            other.put("k", 1)
+        for thread in waiting:
+            thread.join()
+        until(lambda: len(server._streams) == 3)
+        for stream in list(server._streams):
+            server._loop.call_soon_threadsafe(stream.transport.pause_reading)
+        client._reply_timeout = 0.5
+        with pytest.raises(CoordinatorUnreachableError):
+            client.get("k")
+        client._reply_timeout = within(20)
+        assert client.get("k").value == 1
+
+
+def test_both_ends_notice_a_host_that_is_gone(server):
+    with client_of(server.endpoint) as client:
+        client.put("k", 1)
+        (stream,) = server._streams
+        for end in (stream.transport.get_extra_info("socket"), client._idle[0]._tls):
+            assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+            assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 90_000
+
+
+def test_a_slow_handshake_leaves_less_for_the_greeting(monkeypatch):
+    """One deadline for all of it, or a connection may take three times as long as its caller has."""
+
+    class Later:
+        seconds = 0.0
+
+        def monotonic(self):
+            return time.monotonic() + self.seconds
+
+    later = Later()
+    monkeypatch.setattr("tfcollective._base.clock.time", later)
+
+    def slow(one):
+        later.seconds = 3600.0
+        return Certificate.make().context.wrap_socket(one, server_side=True)
+
+    with impostor(slow) as (endpoint, _), CoordinatorClient(endpoint, KEY, reply_timeout=600.0) as client:
+        with pytest.raises(CoordinatorUnreachableError, match="timed out"):
+            client.get("k")
 
 
 def test_closing_ends_connections_that_have_said_nothing():

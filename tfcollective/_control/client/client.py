@@ -99,10 +99,7 @@ class CoordinatorClient:
     def close(self) -> None:
         """Closes the connections; a later call opens new ones."""
         self._closed = True
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._close_idle()
 
     @property
     def endpoint(self) -> Endpoint:
@@ -195,6 +192,7 @@ class CoordinatorClient:
         except CoordinatorError:
             raise  # is an OSError too, and says it better
         except OSError as error:
+            self._close_idle()  # what has broken this one may have broken them, and each would take as long to show it
             text = str(error) or type(error).__name__
             raise CoordinatorUnreachableError(
                 f"no answer from the coordinator at {self._access.endpoint}: {text}"
@@ -202,7 +200,7 @@ class CoordinatorClient:
 
     def _ask(self, connection: Connection, path: str, data: bytes, timeout: float) -> tuple[int, bytes]:
         answer = connection.ask(path, data, timeout)
-        with self._lock:
+        with self._idle_lock():
             keep = connection.usable and not self._closed and len(self._idle) < self._most_idle
             if keep:
                 self._idle.append(connection)
@@ -214,13 +212,22 @@ class CoordinatorClient:
         return Connection.open(self._access, timeout)
 
     def _take_idle(self) -> Connection | None:
-        """Takes the connection that was used last: it is the least likely to have been closed.
-
-        A fork gives both processes the connections, and they would read each other's replies: the child uses none.
-        """
-        with self._lock:
-            if self._owner != os.getpid():
-                for connection in self._idle:
-                    connection.close()  # of this process's descriptor: nothing is sent
-                self._owner, self._idle = os.getpid(), []
+        """Takes the connection that was used last: it is the least likely to have been closed."""
+        with self._idle_lock():
             return self._idle.pop() if self._idle else None
+
+    def _close_idle(self) -> None:
+        with self._idle_lock():
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _idle_lock(self) -> threading.Lock:
+        """The lock over the idle connections. The child of a fork uses none of its parent's, as they would read each
+        other's replies, and has a lock of its own: another thread of the parent may have held that one."""
+        if self._owner != os.getpid():
+            inherited, self._idle = self._idle, []
+            self._owner, self._lock = os.getpid(), threading.Lock()
+            for connection in inherited:
+                connection.close()  # of this process's descriptor: nothing is sent
+        return self._lock

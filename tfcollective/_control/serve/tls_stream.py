@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
+
+from tfcollective._control.wire.protocol import keep_alive
 
 _RECORD_BYTES = 1 << 14
 
@@ -82,7 +83,7 @@ class TlsStream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self.peer = str((transport.get_extra_info("peername") or (self.peer,))[0])
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(transport.get_extra_info("socket"))
         self._reader.set_transport(transport)
         if not self._server_side:
             self._advance()

@@ -14,7 +14,7 @@ from tfcollective._base.settings import variable
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint
 from tfcollective._control.wire.greeting import Unauthenticated, Welcome
-from tfcollective._control.wire.protocol import MAX_BODY_BYTES, REPLY_HEAD, REQUEST_HEAD
+from tfcollective._control.wire.protocol import MAX_BODY_BYTES, REPLY_HEAD, REQUEST_HEAD, keep_alive
 
 _MAX_REPLY_BYTES = 2 * MAX_BODY_BYTES
 _RECORD_BYTES = 1 << 14
@@ -70,24 +70,24 @@ class Connection:
 
     @classmethod
     def open(cls, access: Access, timeout: float) -> Connection:
-        """Connects; TLS and the greeting may take ``timeout`` seconds each.
+        """Connects, which may take ``timeout`` seconds, TLS and the greeting included.
 
         Raises:
             OSError: there is no answer.
             UnprovenReplyError, InterceptedError, OtherJobError: it is not this job's coordinator.
             CoordinatorError: it does not speak TLS.
         """
-        endpoint = access.endpoint
+        endpoint, deadline = access.endpoint, Deadline.after(timeout)
         plain = socket.create_connection((endpoint.host, endpoint.port), min(TIMING.connect, timeout))
         try:
+            keep_alive(plain)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.settimeout(timeout)
-            connection = cls(_encrypt(plain, endpoint), endpoint)
+            connection = cls(_encrypt(plain, endpoint, deadline), endpoint)
         except BaseException:
             plain.close()
             raise
         try:
-            connection._greet(access, timeout)
+            connection._greet(access, deadline)
         except BaseException:
             connection.close()
             raise
@@ -123,9 +123,9 @@ class Connection:
         """Closes it. A second call does nothing."""
         self._tls.close()
 
-    def _greet(self, access: Access, timeout: float) -> None:
+    def _greet(self, access: Access, deadline: Deadline) -> None:
         """Raises unless the other end proves that it is the coordinator, and the certificate its own."""
-        self._deadline = Deadline.after(timeout)
+        self._deadline = deadline
         try:
             welcome = Welcome.read(access.key, self._receive)
         except Unauthenticated as error:
@@ -137,13 +137,13 @@ class Connection:
         self._unsent = welcome.client_proof(access.key)
 
     def _send(self, data: bytes) -> None:
-        self._limit_wait()
+        _limit_wait(self._tls, self._deadline)
         self._tls.sendall(data)
 
     def _receive(self, count: int) -> bytes:
         """Receives ``count`` bytes. Raises OSError if they do not come in time."""
         while len(self._received) < count:
-            self._limit_wait()
+            _limit_wait(self._tls, self._deadline)
             part = self._tls.recv(_RECORD_BYTES)
             if not part:
                 raise ConnectionResetError("the connection has ended")
@@ -151,12 +151,6 @@ class Connection:
         data = bytes(self._received[:count])
         del self._received[:count]
         return data
-
-    def _limit_wait(self) -> None:
-        remaining = self._deadline.remaining()
-        if not remaining:
-            raise TimeoutError("timed out")
-        self._tls.settimeout(remaining)
 
 
 @functools.lru_cache(maxsize=1)
@@ -169,7 +163,16 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-def _encrypt(plain: socket.socket, endpoint: Endpoint) -> ssl.SSLSocket:
+def _limit_wait(waits: socket.socket, deadline: Deadline) -> None:
+    """Has the next call of a socket end at the deadline."""
+    remaining = deadline.remaining()
+    if not remaining:
+        raise TimeoutError("timed out")
+    waits.settimeout(remaining)
+
+
+def _encrypt(plain: socket.socket, endpoint: Endpoint, deadline: Deadline) -> ssl.SSLSocket:
+    _limit_wait(plain, deadline)
     try:
         return client_context().wrap_socket(plain)
     except ssl.SSLEOFError:

@@ -19,6 +19,8 @@ from tfcollective._control.state.rounds import Bounds
 
 MAX_BODY_BYTES = 4 << 20
 BACKLOG = 4096  # in a large job all connect at once
+# A peer whose host is gone is noticed after a minute and a half; a firewall that forgets connections keeps idle ones.
+_IDLE_S, _PROBE_S, _PROBES = 60, 10, 3
 REQUEST_HEAD = struct.Struct(">BI")  # the bytes of the path and of the body, which follow
 REPLY_HEAD = struct.Struct(">BI")  # the ReplyStatus, and the bytes of the body, which follows
 # JSON has no NaN and no infinity: in published values they travel as text, and become numbers again.
@@ -88,6 +90,15 @@ def _first_free(host: str, ports: Sequence[int]) -> socket.socket:
             if error.errno != errno.EADDRINUSE or port == ports[-1]:
                 raise
     raise OSError(errno.EADDRINUSE, "no port is free")
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Has the kernel notice that the other end is gone, of a connection that is idle, or that sends."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * (_IDLE_S + _PROBES * _PROBE_S))
 
 
 def write_published(info: Mapping[str, object]) -> dict[str, object]:
