@@ -119,6 +119,7 @@ from tfcollective._launch.launcher import StartFailure as StartFailure
 from tfcollective._launch.launcher import find_launcher as find_launcher
 from tfcollective._launch.nodes.gather import all_enrolled as all_enrolled
 from tfcollective._launch.nodes.provider import Arrival as Arrival
+from tfcollective._launch.nodes.provider import NodeKind as NodeKind
 from tfcollective._launch.nodes.provider import NodeProvider as NodeProvider
 from tfcollective._launch.nodes.provider import Refill as Refill
 from tfcollective._launch.nodes.provider import Went as Went

@@ -16,6 +16,7 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.machine.cores import available_cores
 from tfcollective._base.settings import Settings, environ_snapshot, variable
 from tfcollective._launch.launcher import JobOutcome, Launcher
+from tfcollective._launch.nodes.provider import NodeKind
 from tfcollective._launch.plan.planner import Plan, plan_local
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.commands import CommandProvider, own_agent
@@ -46,7 +47,7 @@ class NetnsLauncher(Launcher):
         """See :class:`Launcher`. The first agent that failed is reported."""
         commands = {address: ("ip", "netns", "exec", namespace, *own_agent()) for namespace, address in self._hosts}
         return run_job_on(
-            lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
+            lambda job: CommandProvider(commands, commands, whole_lines=False, kind=NodeKind.HERE),
             spec,
             self.plan(spec),
             bind_host=self._gateway,

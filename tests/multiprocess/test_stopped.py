@@ -51,14 +51,14 @@ def test_a_stopped_agents_job_is_ended():
 
 
 @contextlib.contextmanager
-def agent_with_a_rank(host_timeout=None, argv=SLEEP, env=None):
+def agent_with_a_rank(host_timeout=TIMING.host_timeout, argv=SLEEP, env=None):
     """An agent as a launcher starts it; yields it, its rank and the coordinator."""
     key = new_key()
     with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
         agent = subprocess.Popen(own_agent(), stdin=subprocess.PIPE, bufsize=0)
         try:
             worker = WorkerPlan(TaskKey.parse("worker:0"), 0, argv, env or {})
-            config = AgentConfig("job", (worker,), lost_after=host_timeout)
+            config = AgentConfig("job", (worker,), host_timeout=host_timeout)
             agent.stdin.write(encode_line(NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",))))
             agent.stdin.write(encode_line(config))
             until(lambda: psutil.Process(agent.pid).children(), 60)

@@ -7,7 +7,7 @@ In the order in which a job goes through them:
   those that need no platform.
 * ``gather``: waits until the nodes have come. ``nodes``: holds them and their agents. ``run``: the way of a job on
   nodes, from its open coordinator to its outcome.
-* ``reconciler``: keeps the processes of an elastic job as ``plan.placement`` wants them. ``late_nodes`` starts agents
+* ``reconciler``: keeps the processes of an elastic job as ``plan.placement`` wants them. ``node_scaler`` starts agents
   for it while the job runs, or takes in those that come by themselves; ``discovery`` asks a script for the hosts.
 * ``running``: what a job has while it runs: its coordinator, and the function that its ranks call.
 * ``hosted``: jobs whose launcher runs on the platform: what both sides do, and say to each other.

@@ -18,7 +18,7 @@ from tfcollective._launch.elastic.follow import ElasticSupervision
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.nodes.gather import gather, refuse, turn_away
 from tfcollective._launch.nodes.live import Agents, Node
-from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeKind, NodeProvider, Refill, Went
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan
 from tfcollective._launch.plan.spec import JobSpec
@@ -232,7 +232,7 @@ def _await_end(
 ) -> AgentFailure | None:
     """Waits for the agents of a job of fixed size; see :meth:`Agents.wait`."""
     if provider.arrival is Arrival.OPEN:
-        turn_away(client, provider, found, again=provider.come_again and job.spec.starts_again)
+        turn_away(client, provider, found, again=job.spec.rules.restarts > 0)
     with every(_LOOK_S, partial(_look, provider, agents), "tfc-events"):
         stop.open(agents.heed)
         return agents.wait(lambda: job.failed)
@@ -248,7 +248,7 @@ def _await_elastic_end(
     stop: DeferredCall,
 ) -> AgentFailure | None:
     """Waits for the agents of an elastic job, with those that come later; see :meth:`Agents.wait`."""
-    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.late.went), "tfc-events"):
+    with elastic, every(_LOOK_S, partial(_look, provider, agents, elastic.scaler.went), "tfc-events"):
         stop.open(agents.heed)
         if provider.arrival is Arrival.OPEN:
             elastic.take_in(unused, found)
@@ -264,7 +264,7 @@ def _without_node(assignment: Assignment) -> list[TaskKey]:
 def _can_begin(job: Job, provider: NodeProvider, assign: Assign, here: Sequence[NodeFacts]) -> bool:
     """True if an elastic job may begin although only these nodes have come: others may come later."""
     bounds, refills = job.spec.bounds, provider.refill is not Refill.NONE
-    if bounds is None or not (provider.arrival is Arrival.OPEN or (provider.takes_nodes and refills)):
+    if bounds is None or not (provider.arrival is Arrival.OPEN or (provider.kind is NodeKind.LENT and refills)):
         return False
     try:
         missing = _without_node(assign(here))

@@ -17,6 +17,7 @@ from tfcollective.launcher import (
     HostDiscovery,
     LaunchError,
     NodeFacts,
+    NodeKind,
     NodeSettings,
     Went,
     get_logger,
@@ -89,7 +90,7 @@ class SlurmProvider(CommandProvider):
     """
 
     units = "nodes"
-    takes_nodes = True
+    kind = NodeKind.LENT
     advice = (
         ". If the step cannot be created, see `squeue --steps` and the end of slurmd's log; if the agents cannot reach "
         "the coordinator, choose another network with --network-interface"

@@ -11,6 +11,7 @@ from tfcollective.launcher import (
     TIMING,
     Deadline,
     NodeFacts,
+    NodeKind,
     NodeProvider,
     NodeSettings,
     OutputFollower,
@@ -141,7 +142,7 @@ class SparkProvider(NodeProvider):
     """
 
     units = "Spark tasks"
-    takes_nodes = True
+    kind = NodeKind.LENT
     advice = ". What the executors say stands in their logs (stderr)"
 
     def __init__(

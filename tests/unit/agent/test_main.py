@@ -17,6 +17,7 @@ from tfcollective._base.errors import ConfigError, CoordinatorError
 from tfcollective._base.job_keys import new_key
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
+from tfcollective._base.verdict import Rules
 from tfcollective._control.client.client import CoordinatorClient, UnprovenReplyError
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.messages import ListNodes
@@ -77,6 +78,13 @@ def test_agent_runs_its_part_and_reports_ends(server, client, key, tmp_path, mon
     (record,) = [task.exit for task in server.view().tasks]
     assert (record.exit_code, record.node) == (0, node_id())
     assert list(tmp_path.iterdir()) == [path]  # its private directory is gone
+
+
+def test_a_container_serves_one_start(server, client, key, tmp_path, monkeypatch):
+    """Whatever starts the job again has other containers for it; an agent that joined by itself would wait here."""
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path))
+    client.put(item_key(orders_key(0), 0), order("false", rules=Rules(restarts=1)))
+    assert serve(settings(server, key), rejoins=False) == 0
 
 
 def node_id():

@@ -11,6 +11,7 @@ from manual_clock import ManualClock
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import Timing
+from tfcollective._base.verdict import Rules
 from tfcollective._control.messages import Started
 from tfcollective._launch.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective._launch.agent.spare import PythonCall, Spare
@@ -146,7 +147,7 @@ class Reports:
 
 @pytest.fixture
 def job(tmp_path):
-    config = AgentConfig("job", (worker(0),), str(tmp_path), elastic=True)
+    config = AgentConfig("job", (worker(0),), str(tmp_path), rules=Rules(elastic=True))
     reports = Reports()
     supervisor = Supervisor(config, dict(os.environ), "node", reports, Timing(settle=0, terminate=0), ManualClock(1.0))
     supervisor.start()

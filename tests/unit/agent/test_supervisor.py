@@ -21,7 +21,7 @@ from tfcollective._base.processes import become_subreaper, state_of
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import Timing
-from tfcollective._base.verdict import first_cause
+from tfcollective._base.verdict import Rules, first_cause
 from tfcollective._control.messages import Exited, Started
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
@@ -228,7 +228,7 @@ WITHOUT = "import time; print(1, flush=True); time.sleep(60)"
 
 def test_a_program_signal_ends_no_other_process(tmp_path, clock):
     """Without a handler it would end a wrapper, and a rank that has not come so far or does not expect it."""
-    supervisor, reports = supervise(tmp_path, clock, HANDLES, WRAPPED, WITHOUT, elastic=True)
+    supervisor, reports = supervise(tmp_path, clock, HANDLES, WRAPPED, WITHOUT, rules=Rules(elastic=True))
     logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
     reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
     supervisor.pass_on(signal.SIGUSR1)
@@ -315,7 +315,7 @@ def test_nothing_starts_without_the_jobs_directory(tmp_path, clock):
     """A process would find no key, and could leave no record of that; neither could another one in its place."""
     directory = tmp_path / "job"
     directory.mkdir()
-    supervisor, reports = supervise(directory, clock, "import time; time.sleep(60)", elastic=True)
+    supervisor, reports = supervise(directory, clock, "import time; time.sleep(60)", rules=Rules(elastic=True))
     shutil.rmtree(directory)
     supervisor.start_later(WorkerPlan(TaskKey.parse("worker:1"), 1, (sys.executable, "-c", "pass"), {}))
     (record,) = reports.ended
@@ -387,7 +387,7 @@ def test_the_output_of_an_earlier_run_is_kept(tmp_path, clock):
 
 
 def elastic(tmp_path, clock):
-    config = AgentConfig("job", (), str(tmp_path), elastic=True, slots=2)
+    config = AgentConfig("job", (), str(tmp_path), rules=Rules(elastic=True), slots=2)
     reports = Reports()
     return Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock), reports
 
@@ -414,7 +414,9 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 def test_a_process_leaving_alone_has_the_grace(tmp_path, clock):
     gate = tmp_path / "gate"
     waits = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
-    supervisor, reports = supervise(tmp_path, clock, waits, f"{waits}\nraise ValueError", DEAF, elastic=True)
+    supervisor, reports = supervise(
+        tmp_path, clock, waits, f"{waits}\nraise ValueError", DEAF, rules=Rules(elastic=True)
+    )
     logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
     reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
     for index in (1, 2, 2, 3):
@@ -442,7 +444,7 @@ def test_ranks_of_a_preempted_node_have_grace(tmp_path, clock):
     gate = tmp_path / "gate"
     leaves = f"import os, time; print(1, flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
     raises = f"{leaves}\nraise ValueError"
-    supervisor, reports = supervise(tmp_path, clock, leaves, raises, DEAF, elastic=True)
+    supervisor, reports = supervise(tmp_path, clock, leaves, raises, DEAF, rules=Rules(elastic=True))
     logs = [tmp_path / f"logs/rank.{rank}/stdout" for rank in range(3)]
     reap_until(supervisor, lambda: all(log.stat().st_size for log in logs))
     for _ in range(2):  # a platform may say it again
@@ -467,7 +469,7 @@ def test_ranks_of_a_preempted_node_have_grace(tmp_path, clock):
 def test_a_users_file_preempts_a_node(tmp_path, clock):
     notice = tmp_path / "notice"
     waits = f"import os, time\nwhile not os.path.exists({str(notice)!r}): time.sleep(0.01)"
-    supervisor, reports = supervise(tmp_path, clock, waits, elastic=True, preemption_file=str(notice))
+    supervisor, reports = supervise(tmp_path, clock, waits, rules=Rules(elastic=True), preemption_file=str(notice))
     supervisor.tick()
     assert supervisor.wake_at == 100.0 + LIMITS.preemption_look
     assert not supervisor.leaving
@@ -480,7 +482,7 @@ def test_a_users_file_preempts_a_node(tmp_path, clock):
 
 def test_a_users_command_preempts_a_node(tmp_path, clock):
     command = (sys.executable, "-c", "pass")
-    supervisor, reports = supervise(tmp_path, clock, DEAF, elastic=True, preemption_command=command)
+    supervisor, reports = supervise(tmp_path, clock, DEAF, rules=Rules(elastic=True), preemption_command=command)
     supervisor.tick()
     reap_until(supervisor, lambda: supervisor.leaving)
     assert reports.notices[0][1].startswith("the preemption command said so: ")
@@ -495,7 +497,7 @@ def test_a_process_without_resources_is_reported(tmp_path, clock):
 
 
 def test_an_auxiliary_task_keeps_no_preempted_node(tmp_path, clock):
-    supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", elastic=True)
+    supervisor, reports = supervise(tmp_path, clock, "import time; time.sleep(60)", rules=Rules(elastic=True))
     for worker in supervisor._running.values():
         worker.config = replace(worker.config, rank=NO_RANK)
     supervisor.leave("its agent got SIGTERM")
@@ -542,7 +544,7 @@ def test_only_children_of_a_lost_rank_end(tmp_path, clock, subreaper):
         for rank, program in enumerate(programs)
     )
     reports = Reports()
-    config = AgentConfig("job", workers, str(tmp_path), elastic=True)
+    config = AgentConfig("job", workers, str(tmp_path), rules=Rules(elastic=True))
     supervisor = Supervisor(config, dict(os.environ), "node", reports, LIMITS, clock)
     supervisor.start()
     reap_until(supervisor, lambda: reports.ended and all(Path(file).exists() for file in files))

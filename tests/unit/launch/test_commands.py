@@ -10,7 +10,7 @@ from launching import until
 from time_limits import within
 
 from tfcollective._base.errors import LaunchError
-from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.nodes.provider import NodeFacts, NodeKind, NodeSettings
 from tfcollective._launch.platforms.commands import AgentCommand, CommandProvider
 
 SETTINGS = NodeSettings("127.0.0.1:9", "ab" * 32, "h2")
@@ -55,15 +55,15 @@ def test_an_agent_ends_with_its_provider(capfd):
 
 
 @pytest.mark.parametrize(
-    ("here", "local", "text"),
+    ("here", "kind", "text"),
     [
-        (("h2",), True, "the agent (pid {pid}) was killed by SIGKILL; its processes have been ended"),
-        (("h2",), False, "h2: the agent (pid 77) was killed by SIGKILL; its processes have been ended"),
-        ((), False, "h2: the agent (pid 77) has ended without a report (sleep: exit code -9)"),
+        (("h2",), NodeKind.HERE, "the agent (pid {pid}) was killed by SIGKILL; its processes have been ended"),
+        (("h2",), NodeKind.KEPT, "h2: the agent (pid 77) was killed by SIGKILL; its processes have been ended"),
+        ((), NodeKind.KEPT, "h2: the agent (pid 77) has ended without a report (sleep: exit code -9)"),
     ],
 )
-def test_an_agents_end_is_one_event(here, local, text):
-    with provider(DEAF, here, local=local) as one:
+def test_an_agents_end_is_one_event(here, kind, text):
+    with provider(DEAF, here, kind=kind) as one:
         one.request([SETTINGS])
         assert one.events() == []
         assert one.explain(FACTS, 15.0) == (

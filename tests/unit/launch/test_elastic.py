@@ -8,6 +8,7 @@ from tfcollective_launchers.yarn.launcher import YarnLauncher
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.verdict import Rules
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._launch.plan.hosts import first_size, parse_hosts, usable_hosts
 from tfcollective._launch.plan.placement import blocked_for
@@ -15,6 +16,7 @@ from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms import local
 from tfcollective._launch.platforms.join import JoinedLauncher
 from tfcollective._launch.platforms.local import LocalLauncher
+from tfcollective._launch.running.job import Job
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,13 @@ def test_a_minimum_makes_a_job_elastic():
     ],
 )
 def test_program_errors_end_a_job_by_default(options, outlasts):
-    assert JobSpec(("x",), 2, min_proc=1, **options).bounds.outlasts_errors is outlasts
-    assert JobSpec(("x",), 2, horovod_compat=True).bounds is None
+    assert JobSpec(("x",), 2, min_proc=1, **options).rules == Rules(elastic=True, outlasts_errors=outlasts)
+    assert JobSpec(("x",), 2, horovod_compat=True).rules == Rules()
+
+
+def test_agents_judge_by_the_launchers_rules():
+    spec = JobSpec(("x",), 2, min_proc=1, max_restarts=3, restarts=1)
+    assert Job(spec, LocalLauncher().plan(spec)).agent_config(()).rules == spec.rules == Rules(elastic=True, restarts=2)
 
 
 def test_a_job_grows_to_maximum_or_slots():

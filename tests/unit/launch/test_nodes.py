@@ -23,7 +23,7 @@ from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, Order, SignalCommand, StopCommand, WorkerPlan
 from tfcollective._launch.nodes.gather import version_problem
 from tfcollective._launch.nodes.live import Agents, Node
-from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings, Went
+from tfcollective._launch.nodes.provider import NodeFacts, NodeKind, NodeSettings, Went
 
 FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 
@@ -95,11 +95,11 @@ def test_a_silent_node_is_lost_and_released():
     assert one.provider.released == ["h2"]
 
 
-@pytest.mark.parametrize("takes_nodes", [True, False])
-def test_a_provider_may_explain_a_silent_node(takes_nodes):
-    one = node(SILENT, how="was ended (it took too much memory)", takes_nodes=takes_nodes)
+@pytest.mark.parametrize("kind", [NodeKind.LENT, NodeKind.KEPT])
+def test_a_provider_may_explain_a_silent_node(kind):
+    one = node(SILENT, how="was ended (it took too much memory)", kind=kind)
     assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
-    assert one.lost == takes_nodes
+    assert one.lost == (kind is NodeKind.LENT)
 
 
 def test_a_nodes_own_report_precedes_the_platforms():
@@ -188,7 +188,7 @@ SIGNALLED = end(signal="SIGTERM")
 @pytest.mark.parametrize("finished", [True, False])
 def test_ending_after_the_work_is_no_loss(finished):
     """A platform asks with SIGTERM first: the agent may end its ranks in order without having been asked to."""
-    one = given_work(node(SIGNALLED, takes_nodes=True), finished)
+    one = given_work(node(SIGNALLED, kind=NodeKind.LENT), finished)
     failure = one.wait()
     assert (failure is None) == finished
     assert one.lost != finished
@@ -196,7 +196,7 @@ def test_ending_after_the_work_is_no_loss(finished):
 
 
 def test_the_platform_may_know_more_than_the_signal():
-    one = node(SIGNALLED, takes_nodes=True, how="was ended (it took too much memory)")
+    one = node(SIGNALLED, kind=NodeKind.LENT, how="was ended (it took too much memory)")
     assert one.wait().message == "the agent on h2 was ended (it took too much memory)"
 
 
@@ -209,7 +209,6 @@ def test_a_signal_to_lasting_nodes_concerns_ranks():
 def test_a_node_is_lost_after_host_timeout():
     one = given_work(node(SILENT), finished=False)
     assert "has not answered for 60 s" in one.wait().message
-    assert decode(one.lines[0], AgentConfig, "it").lost_after == 60.0
 
 
 def test_an_abandoned_node_is_ordered_to_end():
@@ -223,9 +222,9 @@ def test_an_abandoned_node_is_ordered_to_end():
 
 
 def test_a_local_agent_gets_the_launchers_findings():
-    one = given_work(node(local=True), finished=False)
+    one = given_work(node(kind=NodeKind.HERE), finished=False)
     config = decode(one.lines[0], AgentConfig, "it")
-    assert (config.scratch_dir, config.placed, config.lost_after) == ("/s", True, None)
+    assert (config.scratch_dir, config.here) == ("/s", True)
 
 
 def test_a_node_that_does_not_end_when_asked():

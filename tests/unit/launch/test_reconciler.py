@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from fake_nodes import FakeProvider
 from launching import until
 
 from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
@@ -13,6 +14,7 @@ from tfcollective._base.tasks import EVALUATOR, TaskKey, workers
 from tfcollective._control.state.changes import WorldChange
 from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective._launch.elastic.reconciler import Reconciler
+from tfcollective._launch.nodes.provider import Arrival, Refill
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.spec import JobSpec
@@ -52,18 +54,22 @@ class Node:
         return [str(one.task) for one in self.orders if isinstance(one, LeaveCommand)]
 
 
-class Opener:
-    """Has the agents come when a test says so."""
-
-    possible = True
-    renews = False
-    come_by_themselves = False
+class Platform(FakeProvider):
+    """A provider on whose machines the nodes are, as a test names them."""
 
     def __init__(self):
-        self.wanted, self.machines, self.avoid = {}, {}, tuple
+        super().__init__(refill=Refill.SAME)
+        self.machines = {}
 
     def machine(self, host):
-        return self.machines.get(host, "" if self.renews else host)
+        return self.machines.get(host, "" if self.refill is Refill.RENEWED else host)
+
+
+class Scaler:
+    """Has the agents come when a test says so."""
+
+    def __init__(self):
+        self.provider, self.wanted, self.avoid = Platform(), {}, tuple
 
     def open(self, host, slots, then, avoid):
         self.wanted[host], self.avoid = (slots, then), avoid
@@ -138,10 +144,10 @@ def began():
             if auxiliary:
                 nodes[TaskKey(EVALUATOR, 0)] = (next(iter(nodes.values()))[0], None)
             wanted = [Host(*host) for host in hosts]
-            opener = Opener()
-            made = open_ones.enter_context(Reconciler(job, nodes, wanted, opener, stopping))
+            scaler = Scaler()
+            made = open_ones.enter_context(Reconciler(job, nodes, wanted, scaler, stopping))
             by_name = {node.facts.name: node for node, _ in nodes.values()}
-            return SimpleNamespace(job=job, nodes=by_name, opener=opener, it=made)
+            return SimpleNamespace(job=job, nodes=by_name, scaler=scaler, it=made)
 
         yield begin
 
@@ -178,7 +184,7 @@ def test_agents_end_without_further_replacements(began):
 
 def test_the_end_does_not_wait_for_news(began):
     job = Job(2)
-    with Reconciler(job, {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}, [Host("a", 2)], Opener()):
+    with Reconciler(job, {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}, [Host("a", 2)], Scaler()):
         pass
     assert job.exits.empty()  # it was woken by what is put there at the end
 
@@ -187,8 +193,8 @@ def test_new_slots_get_ranks_new_hosts_agents(began):
     one = began(("a", 1), max_proc=4)
     one.it.found([Host("a", 2), Host("b", 3)])
     until(lambda: one.nodes["a"].started == [("worker:1", 1, 2)])
-    assert one.opener.wanted["b"][0] == 3
-    b = one.opener.comes("b")
+    assert one.scaler.wanted["b"][0] == 3
+    b = one.scaler.comes("b")
     until(lambda: b.started == [("worker:2", 0, 3), ("worker:3", 1, 3)])  # 4 at most
     assert [worker.rank for worker in one.job.admitted] == [1, 2, 3]
     last = one.job.admitted[-1].world
@@ -201,11 +207,11 @@ def test_new_slots_get_ranks_new_hosts_agents(began):
 def test_consequences_of_one_change_carry_its_number(began):
     one = began(("a", 2), max_proc=9)
     one.it.found([Host("a", 1), Host("b", 2), Host("c", 1)])
-    b = one.opener.comes("b")
+    b = one.scaler.comes("b")
     until(lambda: len(b.started) == 2)
     one.job.ends("worker:2", 1)  # a loss is a change of its own
     until(lambda: len(b.started) == 3)
-    c = one.opener.comes("c")  # it has taken its time
+    c = one.scaler.comes("c")  # it has taken its time
     until(lambda: len(c.started) == 1)
     assert one.job.changes == [1, 1, 2, 1]
     assert [order.change for order in one.nodes["a"].orders] == [1]
@@ -234,7 +240,7 @@ def test_a_returning_host_gets_a_new_agent(began):
     one.it.found([Host("a", 1), Host("b", 1)])
     b.ended = 1.0
     one.it.gone(b)
-    again = one.opener.comes("b")
+    again = one.scaler.comes("b")
     until(lambda: started(again) == ["worker:2"])
 
 
@@ -244,7 +250,7 @@ def test_the_last_member_stays_until_another_trains(began):
     a = one.nodes["a"]
     until(lambda: a.asked == ["worker:1"])
     one.job.leaves("worker:1")
-    b = one.opener.comes("b")
+    b = one.scaler.comes("b")
     until(lambda: started(b) == ["worker:2", "worker:3"])
     assert a.asked == ["worker:1"]
     members = (TaskKey("worker", 0), TaskKey("worker", 2))
@@ -262,19 +268,19 @@ def test_a_lost_hosts_ranks_use_free_slots(began):
     b = one.nodes["b"]
     b.ended = 1.0
     one.it.gone(b)
-    c = one.opener.comes("c")
+    c = one.scaler.comes("c")
     until(lambda: started(c) == ["worker:2"])
     assert one.job.lost == ["worker:1"]
-    assert "b" not in one.opener.wanted  # for the time being
+    assert "b" not in one.scaler.wanted  # for the time being
 
 
 def test_a_host_whose_agent_fails_is_avoided(began):
     one = began(("a", 1), max_proc=2, cooldown_range=(3600, 3600))
     one.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
-    one.opener.comes("b", "ssh cannot connect")
-    c = one.opener.comes("c")
+    one.scaler.comes("b", "ssh cannot connect")
+    c = one.scaler.comes("c")
     until(lambda: started(c) == ["worker:1"])
-    assert "b" not in one.opener.wanted
+    assert "b" not in one.scaler.wanted
 
 
 def test_too_few_ranks_are_reported_once(began, caplog):
@@ -284,15 +290,15 @@ def test_too_few_ranks_are_reported_once(began, caplog):
     until(lambda: said in caplog.text)
     made.it.found([Host("a", 1), Host("b", 1)])
     made.it.found([Host("a", 1), Host("b", 1), Host("c", 1)])
-    until(lambda: "c" in made.opener.wanted)
+    until(lambda: "c" in made.scaler.wanted)
     assert caplog.text.count("ranks left") == 1
 
 
 def test_a_host_is_retried_after_its_cooldown(began):
     one = began(("a", 1), max_proc=2, cooldown_range=(1, 1))
     one.it.found([Host("a", 1), Host("b", 1)])
-    one.opener.comes("b", "ssh cannot connect")
-    b = one.opener.comes("b")  # asked for again
+    one.scaler.comes("b", "ssh cannot connect")
+    b = one.scaler.comes("b")  # asked for again
     until(lambda: started(b) == ["worker:1"])
 
 
@@ -317,7 +323,7 @@ def test_a_preempted_slot_is_refilled_once_back(began):
     one.it.found([Host("a", 2), Host("b", 1)])
     one.nodes["b"].ended = 1.0
     one.it.gone(one.nodes["b"])
-    again = one.opener.comes("b")
+    again = one.scaler.comes("b")
     until(lambda: started(again) == ["worker:3"])
 
 
@@ -331,10 +337,10 @@ def test_nothing_starts_after_all_must_end(began):
 def test_an_agent_after_training_is_sent_away(began):
     one = began(("a", 1), max_proc=2)
     one.it.found([Host("a", 1), Host("b", 1)])
-    until(lambda: "b" in one.opener.wanted)
+    until(lambda: "b" in one.scaler.wanted)
     one.job.ends("worker:0", 0)
     until(lambda: one.job.closed)
-    b = one.opener.comes("b")
+    b = one.scaler.comes("b")
     until(lambda: b.finished)
     assert not started(b)
 
@@ -463,7 +469,7 @@ def test_nothing_starts_on_a_preempted_host(began):
     b = made.nodes["b"]
     until(lambda: started(b) == ["worker:2", "worker:3"])
     made.job.leaves("worker:1", leaving=True)
-    c = made.opener.comes("c")
+    c = made.scaler.comes("c")
     until(lambda: started(c) == ["worker:4"])
     made.job.leaves("worker:2", leaving=True)
     made.job.leaves("worker:3", leaving=True)
@@ -472,7 +478,7 @@ def test_nothing_starts_on_a_preempted_host(began):
     made.job.ends("worker:0", 0)
     until(lambda: made.nodes["a"].finished)
     assert started(b) == ["worker:2", "worker:3"]
-    assert "b" not in made.opener.wanted
+    assert "b" not in made.scaler.wanted
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
@@ -489,7 +495,7 @@ def test_tasks_no_agent_started_are_reported():
     job = Job(2)
     node = Node("a")
     slots = {task: (node, Slot("a", number)) for number, task in enumerate(workers(2))}
-    with Reconciler(job, slots, [Host("a", 2)], Opener()):
+    with Reconciler(job, slots, [Host("a", 2)], Scaler()):
         job.ends("worker:1", 3)
         until(lambda: started(node) == ["worker:2"])
         job.ends("worker:0", 0)
@@ -502,8 +508,8 @@ def test_tasks_no_agent_started_are_reported():
 
 def on_machines(made, **machines):
     """The same job on a platform that gives another node for each that has gone."""
-    made.opener.renews = True
-    made.opener.machines.update(machines)
+    made.scaler.provider.refill = Refill.RENEWED
+    made.scaler.provider.machines = machines
     return made
 
 
@@ -518,20 +524,20 @@ def test_a_lost_container_is_requested_again_immediately(began):
     made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m1")
     made.nodes["b"].tasks = [TaskKey("worker", 1)]
     goes(made, "b")
-    again = made.opener.comes("b")
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:2"])
-    assert made.opener.avoid() == frozenset()
+    assert made.scaler.avoid() == frozenset()
 
 
 def test_a_silent_machine_is_avoided(began, caplog):
     made = on_machines(began(("a", 1), ("b", 1)), a="m1", b="m2")
     made.nodes["b"].silent = True
     goes(made, "b")
-    until(lambda: "b" in made.opener.wanted)
-    assert made.opener.avoid() == {"m2"}
+    until(lambda: "b" in made.scaler.wanted)
+    assert made.scaler.avoid() == {"m2"}
     assert "m2 has lost its agent: nothing is started there for 30 s" in caplog.text
-    made.opener.machines["b"] = "m3"
-    again = made.opener.comes("b")
+    made.scaler.provider.machines["b"] = "m3"
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:2"])
 
 
@@ -540,7 +546,7 @@ def test_an_avoided_machine_starts_nothing_too_early(began):
     made.nodes["b"].silent = True
     began_at = time.monotonic()
     goes(made, "b")
-    again = made.opener.comes("b")
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:2"])
     assert time.monotonic() - began_at >= 1.0
 
@@ -553,10 +559,10 @@ def test_a_container_of_failing_ranks_moves_elsewhere(began):
     made.job.ends("worker:2", 3)
     until(lambda: b.finished)
     goes(made, "b")
-    until(lambda: "b" in made.opener.wanted)
-    assert made.opener.avoid() == {"m2"}
-    made.opener.machines["b"] = "m3"
-    again = made.opener.comes("b")
+    until(lambda: "b" in made.scaler.wanted)
+    assert made.scaler.avoid() == {"m2"}
+    made.scaler.provider.machines["b"] = "m3"
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:3"])
 
 
@@ -565,16 +571,16 @@ def test_a_preempted_container_is_requested_again(began):
     made.job.leaves("worker:1", leaving=True)
     made.job.leaves("worker:2", leaving=True)
     goes(made, "b")
-    again = made.opener.comes("b")
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:3", "worker:4"])
-    assert made.opener.avoid() == frozenset()
+    assert made.scaler.avoid() == frozenset()
 
 
 def test_a_missing_container_is_requested_again_later(began):
     made = on_machines(began(("a", 1), ("b", 1), cooldown_range=(1, 1)), a="m1")
     goes(made, "b")
-    made.opener.comes("b", "1 of 1 containers missing")
-    again = made.opener.comes("b")
+    made.scaler.comes("b", "1 of 1 containers missing")
+    again = made.scaler.comes("b")
     until(lambda: started(again) == ["worker:2"])
 
 
@@ -582,9 +588,9 @@ def test_processes_of_missing_nodes_keep_their_numbers(began):
     job = Job(3)
     job.view.tasks = tuple(SimpleNamespace(task=task, info={}) for task in workers(3))
     nodes = {task: (Node("a"), Slot("a", task.index)) for task in workers(2)}
-    opener = Opener()
-    with Reconciler(job, nodes, [Host("a", 2), Host("b", 1)], opener):
-        b = opener.comes("b")
+    scaler = Scaler()
+    with Reconciler(job, nodes, [Host("a", 2), Host("b", 1)], scaler):
+        b = scaler.comes("b")
         until(lambda: started(b) == ["worker:3"])
     assert [worker.rank for worker in job.admitted] == [3]
 
@@ -594,7 +600,7 @@ def test_processes_of_missing_nodes_keep_their_numbers(began):
 
 def with_arrivals(made):
     """The same job, whose hosts are those whose agents are there."""
-    made.opener.possible, made.opener.come_by_themselves = False, True
+    made.scaler.provider.refill, made.scaler.provider.arrival = Refill.NONE, Arrival.OPEN
     return made
 
 
@@ -607,7 +613,7 @@ def test_an_agent_that_joins_brings_its_slots(began):
 
 def test_the_next_agent_replaces_a_lost_one(began, caplog):
     made = with_arrivals(began(("m (agent 1)", 1), ("m (agent 2)", 1)))
-    made.opener.machines.update({"m (agent 1)": "m", "m (agent 2)": "m", "m (agent 3)": "m"})
+    made.scaler.provider.machines = {"m (agent 1)": "m", "m (agent 2)": "m", "m (agent 3)": "m"}
     made.nodes["m (agent 2)"].silent = True
     goes(made, "m (agent 2)")
     made.job.exits.put(None)

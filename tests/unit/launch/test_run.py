@@ -13,7 +13,7 @@ from tfcollective._base.task_specs import TaskSpec, trainers_of
 from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import AgentConfig, Order
 from tfcollective._launch.nodes.gather import all_enrolled
-from tfcollective._launch.nodes.provider import Arrival, Refill, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeKind, Refill, Went
 from tfcollective._launch.plan.hosts import parse_hosts, share_out
 from tfcollective._launch.plan.planner import plan_hosts
 from tfcollective._launch.plan.spec import JobSpec
@@ -113,7 +113,7 @@ def test_a_signal_before_the_beginning_is_kept(job, client):
 
 
 def test_a_providers_news_ends_the_job(job, client):
-    provider = FakeProvider(takes_nodes=True)
+    provider = FakeProvider(kind=NodeKind.LENT)
     come(client, "a", "b")
 
     def assign(found):
@@ -133,7 +133,7 @@ def test_nodes_that_do_not_come(job, client):
 
 # ---- elastic jobs of which not all nodes come ------------------------------------------------------------------------
 
-RENEWS = {"refill": Refill.RENEWED, "takes_nodes": True}
+RENEWS = {"refill": Refill.RENEWED, "kind": NodeKind.LENT}
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,12 @@ def main(stdin: int = 0) -> int:
         return ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.INTERNAL
 
 
-def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
+def serve(settings: NodeSettings, key_file: Path | None = None, *, rejoins: bool = True) -> int:
     """The same for an agent that a person or a platform has started: orders come from the coordinator.
 
-    When the job fails and is started again, the agent joins it again, as long as the launcher comes back soon.
-    ``key_file`` holds the key, see :func:`~tfcollective._launch.agent.node.enroll`. Raises TfCollectiveError when
-    it cannot take part.
+    When the job fails and is started again, the agent joins it again if it ``rejoins``, as long as the launcher comes
+    back soon. ``key_file`` holds the key, see :func:`~tfcollective._launch.agent.node.enroll`. Raises
+    TfCollectiveError when it cannot take part.
     """
     failed = False
     deadline = Deadline.after(settings.timeout)
@@ -107,7 +107,7 @@ def serve(settings: NodeSettings, key_file: Path | None = None) -> int:
                 continue
             _LOG.warning("agent: the job was not started again: %s", error)
             return ExitCode.LOST
-        if not part.again:
+        if not (rejoins and part.again):
             return part.exit_code
         failed, deadline = True, Deadline.after(min(settings.timeout, TIMING.rejoin))
         _LOG.warning("agent: the job failed; waiting for its next start, at most %.0f s", deadline.remaining())
@@ -190,8 +190,8 @@ def _serve(
             heartbeat = _heartbeat(relay, interrupts)
             try:
                 config = _accepted(_first_order(orders, interrupts, limit))
-                heartbeat.limit = math.inf if config.lost_after is None else config.lost_after
-                heartbeat.interval = config.beat_every
+                heartbeat.limit = math.inf if config.here else config.host_timeout
+                heartbeat.interval = TIMING.beat_within(config.host_timeout)
                 part = _run(placed(config, settings, address), settings, address, number, orders, interrupts, relay)
             except _Stopped as stopped:
                 part = _Part(stopped.end)
@@ -271,6 +271,7 @@ def _run(
     log.configure(config.log_level)
     become_subreaper()
     with _scratch_directory(config, number) as scratch:
+        place = partial(placed_later, config=config, address=address)
         config = replace(config, scratch_dir=scratch)
         beats = Path(scratch) / f"beats-{number}"  # another agent may have the same directory
         relay.serve(beats, [str(worker.task) for worker in config.workers])
@@ -279,12 +280,11 @@ def _run(
         supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        place = partial(placed_later, config=config, address=address)
-        end = Supervision(supervisor, orders, interrupts, relay.add, place, config.elastic).run()
+        end = Supervision(supervisor, orders, interrupts, relay.add, place, config.rules.elastic).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report)
-    again = config.comes_again and end.signal is None and supervisor.failed
+    again = config.rules.restarts > 0 and end.signal is None and supervisor.failed
     return _Part(end, lost=end.failure == _GONE, left=supervisor.leaving, again=again)
 
 

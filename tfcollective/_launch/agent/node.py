@@ -125,14 +125,14 @@ def _newest_key(key_file: Path | None, known: str) -> str:
 
 def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentConfig:
     """Returns the processes with what only their node knows: threads, GPUs, the address to listen on."""
-    if config.placed:
+    if config.here:
         return config
     ranks = sorted(one.rank for one in config.workers if one.rank != NO_RANK)
 
     def place(worker: WorkerPlan) -> WorkerPlan:
         if settings.mpi is not None:
             return _placed(worker, settings.mpi[1], settings.mpi[2], address)
-        if config.elastic:
+        if config.rules.elastic:
             return _placed(worker, worker.local_rank, config.slots, address)
         return _placed(worker, ranks.index(worker.rank) if worker.rank in ranks else 0, len(ranks), address)
 
@@ -141,7 +141,7 @@ def placed(config: AgentConfig, settings: NodeSettings, address: str) -> AgentCo
 
 def placed_later(command: StartCommand, config: AgentConfig, address: str) -> WorkerPlan:
     """The same for a process that is started later. Raises ConfigError when the node has too few GPUs for it."""
-    if config.placed:
+    if config.here:
         return command.worker
     return _placed(command.worker, command.worker.local_rank, command.slots, address)
 

@@ -16,6 +16,7 @@ from tfcollective._base.log import HOROVOD_LEVELS, LEVELS
 from tfcollective._base.options import COMMAND, FLAG, PATH, choice, failures, output, processes, seconds
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING
+from tfcollective._base.verdict import Rules
 from tfcollective._launch.agent.policy import StopCause
 
 #: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
@@ -216,29 +217,27 @@ class AgentConfig(ProcessOptions):
     Attributes:
         job_id: the name of the job.
         workers: the processes to run.
-        scratch_dir: an existing private directory of this job on this node; empty: the agent makes one.
+        scratch_dir: the launcher's private directory of this job, if the node is its own machine; empty: the agent makes
+            one.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
-        beat_every: how often (s) it sends a heartbeat.
-        lost_after: how long (s) the coordinator may be silent before the processes are ended; None: for ever, because
-            the end of the launcher ends the agent's stdin, too.
-        placed: whether the processes already have the settings of their node: threads, GPUs, address.
-        elastic: whether the job outlasts the loss of a process.
-        outlasts_errors: whether it also outlasts one that ends by an error of the program.
+        host_timeout: how long (s) this node and the coordinator may be silent before they are lost to each other.
+        rules: the job's, by which the launcher judges it, too.
         slots: of an elastic job: how many ranks this node may have.
-        comes_again: whether the launcher starts a failed job again, which this agent then has to join.
     """
 
     job_id: str
     workers: tuple[WorkerPlan, ...]
     scratch_dir: str = ""
     size: int = 1
-    beat_every: float = TIMING.node_heartbeat
-    lost_after: float | None = None
-    placed: bool = False
-    elastic: bool = False
-    outlasts_errors: bool = False
+    host_timeout: float = TIMING.host_timeout
+    rules: Rules = Rules()
     slots: int = 0
-    comes_again: bool = False
+
+    @property
+    def here(self) -> bool:
+        """True on the launcher's machine: the processes have the settings of their node (threads, GPUs, address), and
+        the end of the launcher ends the agent's stdin."""
+        return bool(self.scratch_dir)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,6 @@ from tfcollective._base.processes import (
 from tfcollective._base.settings import environ_snapshot, variable
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING, Timing
-from tfcollective._base.verdict import Rules
 from tfcollective._control.messages import Exited, NodeLeaves, Started
 from tfcollective._launch.agent.output import Console, OutputPump, Tail
 from tfcollective._launch.agent.policy import Stop, StopCause, next_stop, stop_schedule
@@ -99,8 +98,8 @@ class Supervisor:
         self._running: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
         self._known = {worker.task for worker in config.workers}
-        self._rules = Rules(config.elastic, config.outlasts_errors)
-        self._finishes = not config.elastic
+        self._rules = config.rules
+        self._finishes = not self._rules.elastic
         self._spare: Spare | None = None
         self._stop: Stop | None = None
         self._leaving = False
@@ -315,7 +314,7 @@ class Supervisor:
 
     def _end_orphans(self, worker: _Worker) -> None:
         """Ends the processes that a lost rank has started, if the job continues without it: else all end together."""
-        goes_on = self._config.elastic and self._stop is None and not worker.config.is_auxiliary_task
+        goes_on = self._rules.elastic and self._stop is None and not worker.config.is_auxiliary_task
         if goes_on and (worker.process.returncode != 0 or worker.leaves):
             # Not at once: searching all processes takes a while, and the others wait for the report of this end.
             now, wait = self._clock.monotonic(), self._limits.sweep

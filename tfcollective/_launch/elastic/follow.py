@@ -9,8 +9,8 @@ from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.elastic.discovery import HostDiscovery
 from tfcollective._launch.elastic.reconciler import Reconciler
-from tfcollective._launch.nodes.late_nodes import LateNodes
 from tfcollective._launch.nodes.live import Agents, Node
+from tfcollective._launch.nodes.node_scaler import NodeScaler
 from tfcollective._launch.nodes.provider import NodeProvider
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Slot
@@ -19,12 +19,12 @@ from tfcollective._launch.running.job import Job
 
 @dataclass(frozen=True)
 class ElasticSupervision:
-    """The reconciler of a job, and what it hears of: agents that come late, and hosts that a script finds. A context
+    """The reconciler of a job, and what it hears of: agents that come later, and hosts that a script finds. A context
     manager: while it is open, they act."""
 
     job: Job
     reconciler: Reconciler
-    late: LateNodes
+    scaler: NodeScaler
     discovery: HostDiscovery | None
 
     @classmethod
@@ -41,13 +41,13 @@ class ElasticSupervision:
         discovery: HostDiscovery | None,
     ) -> ElasticSupervision:
         """Returns the supervision of the job on its first nodes."""
-        late = LateNodes(job, client, provider, agents, settings, python)
+        scaler = NodeScaler(job, client, provider, agents, settings, python)
         nodes = {
             one.task: (node, None if one.is_auxiliary_task else Slot(node.facts.name, one.local_rank))
             for node, workers in parts.items()
             for one in workers
         }
-        return cls(job, Reconciler(job, nodes, hosts, late, lambda: agents.stopping), late, discovery)
+        return cls(job, Reconciler(job, nodes, hosts, scaler, lambda: agents.stopping), scaler, discovery)
 
     def outlasts(self, node: Node, failure: str) -> bool:
         """True if the job continues after this failure of this node."""
@@ -56,8 +56,8 @@ class ElasticSupervision:
     def take_in(self, unused: Sequence[NodeFacts], known: Sequence[NodeFacts]) -> None:
         """Agents that come by themselves join the job: those that had no part at the start, and all that come now."""
         for facts in unused:
-            self.late.take_in(facts, self.reconciler.arrived)
-        self.late.follow(known, self.reconciler.arrived)
+            self.scaler.take_in(facts, self.reconciler.arrived)
+        self.scaler.follow(known, self.reconciler.arrived)
 
     def __enter__(self) -> ElasticSupervision:
         self.reconciler.__enter__()
@@ -69,4 +69,4 @@ class ElasticSupervision:
         if self.discovery is not None:
             self.discovery.close()
         self.reconciler.__exit__(None, None, None)
-        self.late.close()
+        self.scaler.close()

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
-from typing import Protocol
 
 from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.log import get_logger
@@ -20,6 +19,8 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Placement
 from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective._launch.nodes.live import Node
+from tfcollective._launch.nodes.node_scaler import NodeScaler
+from tfcollective._launch.nodes.provider import Arrival, Refill
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Blocks, Changes, Slot, next_changes
 from tfcollective._launch.running.job import Job
@@ -27,31 +28,6 @@ from tfcollective._launch.running.job import Job
 _LOG = get_logger(__name__)
 # What ends a process without speaking against its host: what became of the node is judged by itself.
 _NOT_ITS_HOSTS = (ExitReason.LOST, ExitReason.NOT_STARTED, ExitReason.STOPPED)
-
-
-class NodeOpener(Protocol):
-    """Starts agents on hosts that have none."""
-
-    @property
-    def possible(self) -> bool:
-        """True if it can."""
-
-    @property
-    def come_by_themselves(self) -> bool:
-        """True if agents come unasked, and then are the job's hosts for as long as they stay."""
-
-    @property
-    def renews(self) -> bool:
-        """True if the platform replaces a preempted node by another of the same name."""
-
-    def machine(self, host: str) -> str:
-        """The machine that this host is on; see :meth:`NodeProvider.machine`."""
-
-    def open(
-        self, host: str, slots: int, then: Callable[[Node | str], None], avoid: Callable[[], Collection[str]]
-    ) -> None:
-        """Starts one, not on a machine of those to ``avoid`` if it can; calls ``then`` with the node, or with why there
-        is none."""
 
 
 class _Phase(IntEnum):
@@ -87,7 +63,7 @@ class Reconciler:
         job: the open job, elastic.
         nodes: which node runs which tasks now, and in which slot; auxiliary tasks have none.
         hosts: on which its processes may run.
-        opener: starts agents on those that have none.
+        scaler: starts agents on those that have none.
         stopping: whether all agents have been asked to end.
     """
 
@@ -96,11 +72,11 @@ class Reconciler:
         job: Job,
         nodes: Mapping[TaskKey, tuple[Node, Slot | None]],
         hosts: Sequence[Host],
-        opener: NodeOpener,
+        scaler: NodeScaler,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._job = job
-        self._opener = opener
+        self._scaler, self._provider = scaler, scaler.provider
         self._stopping = stopping
         self._hosts = tuple(hosts)
         self._agents = {node.facts.name: _HostAgent(node, _Phase.UP) for node, _ in nodes.values()}  # by host
@@ -222,9 +198,9 @@ class Reconciler:
         phase = self._agents.pop(host).phase
         if phase is _Phase.TAKEN_AWAY:
             self._given_up.update(self._running[task] for task in self.tasks_on(node))
-        if self._opener.come_by_themselves:
+        if self._provider.arrival is Arrival.OPEN:
             self._hosts = tuple(one for one in self._hosts if one.name != host)
-        if self._opener.renews:
+        if self._provider.refill is Refill.RENEWED:
             self._given_up = {slot for slot in self._given_up if slot.host != host}
         if self._over or self._stopping():
             return
@@ -268,7 +244,7 @@ class Reconciler:
             self._agents[host].enter(_Phase.TAKEN_AWAY)
 
     def _machine_of(self, host: str) -> str:
-        return self._opener.machine(host) or host
+        return self._provider.machine(host) or host
 
     def _blame(self, host: str, record: ExitRecord) -> None:
         machine, task = self._machine_of(host), TaskKey.parse(record.task)
@@ -278,11 +254,17 @@ class Reconciler:
         lost = _hardly_trained("rank", self._blocks.failures(machine), raised=record.raised)
         self._note_block(machine, lost, pause)
         node = self._node_of(host)
-        if pause and self._opener.renews and machine != host and node is not None and not self.tasks_on(node):
+        if (
+            pause
+            and self._provider.refill is Refill.RENEWED
+            and machine != host
+            and node is not None
+            and not self.tasks_on(node)
+        ):
             self._close(node)  # its slots are filled elsewhere
 
     def _blame_for_node(self, node: Node) -> None:
-        if self._opener.come_by_themselves:
+        if self._provider.arrival is Arrival.OPEN:
             return  # the host has gone with it: there is nothing to start there
         host, now = node.facts.name, time.monotonic()
         machine = self._machine_of(host)
@@ -415,10 +397,10 @@ class Reconciler:
         if agent is not None:
             if agent.phase is _Phase.UP and agent.node is not None and agent.node.ended is None:
                 self._start(slot, agent.node)
-        elif self._opener.possible:
+        elif self._provider.refill is not Refill.NONE:
             self._agents[host] = _HostAgent()
             _LOG.warning("an agent is started on %s", host)
-            self._opener.open(
+            self._scaler.open(
                 host,
                 self._slots_of(host),
                 lambda answer: self._post(lambda: self._come(host, answer)),

@@ -26,7 +26,7 @@ from tfcollective._launch.hosted.output_relay import OutputRelay
 from tfcollective._launch.launcher import JobOutcome, StartFailure
 from tfcollective._launch.nodes.gather import all_enrolled
 from tfcollective._launch.nodes.live import Node
-from tfcollective._launch.nodes.provider import NodeProvider
+from tfcollective._launch.nodes.provider import NodeKind, NodeProvider
 from tfcollective._launch.plan.planner import Plan
 from tfcollective._launch.report.restarts import restarted
 from tfcollective._launch.run import Assign, by_name, client_of, run_on_nodes
@@ -43,7 +43,7 @@ class ContainerProvider(NodeProvider):
     request is for another container in place of one that has gone, or for one more."""
 
     units = "containers"
-    takes_nodes = True
+    kind = NodeKind.LENT
     advice = ""
 
     def subject(self, node: NodeFacts) -> str:
@@ -71,7 +71,7 @@ def serve_container(settings: NodeSettings) -> int:
     """Runs in every other container: an agent, whose output the submitter sees."""
     client = CoordinatorClient.to(settings.coordinator, bytes.fromhex(settings.key))
     with OutputRelay(client, settings.name):
-        return serve(settings)
+        return serve(settings, rejoins=False)  # a job that is started again has other containers
 
 
 def started_again(hosted: HostedJob, earlier: Sequence[str]) -> HostedJob:

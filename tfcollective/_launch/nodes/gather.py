@@ -19,7 +19,7 @@ from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import EnrolledNode, FindGone, ListNodes
 from tfcollective._control.store_keys import item_key, orders_key
 from tfcollective._launch.agent.protocol import NodeFacts, refusal_line
-from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Went
+from tfcollective._launch.nodes.provider import Arrival, NodeKind, NodeProvider, Went
 
 _POLL_S = 0.5
 _LOOK_S = 3.0
@@ -123,7 +123,7 @@ def gather(
 
     Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``, or after ``timeout`` when
     those that are here are ``enough``. What comes later where others may come is left to :func:`turn_away` or
-    :meth:`LateNodes.follow`.
+    :meth:`NodeScaler.follow`.
 
     Args:
         client: for waiting; what it leaves for nodes it leaves until it is closed.
@@ -194,7 +194,7 @@ class _Gathering:
                 return here
             if late:
                 raise RendezvousError(self._describe(here, f"came within {timeout:g} s", self.provider.advice))
-            if now > tell_at and not self.provider.local:
+            if now > tell_at and self.provider.kind is not NodeKind.HERE:
                 say(f"waiting at {self.client.endpoint}: {self._describe(here, 'are here', self.provider.advice)}")
                 tell_at = now + TIMING.remind
 

@@ -32,7 +32,7 @@ from tfcollective._launch.agent.protocol import (
     WorkerPlan,
 )
 from tfcollective._launch.nodes.gather import orders_to
-from tfcollective._launch.nodes.provider import NodeProvider, Went
+from tfcollective._launch.nodes.provider import NodeKind, NodeProvider, Went
 from tfcollective._launch.plan.rank_variables import PYTHONPATH
 from tfcollective._launch.running.job import AgentFailure, Job
 
@@ -89,18 +89,10 @@ class Node:
         self.tasks += (worker.task for worker in workers)
         self._finished = lambda: bool(self.tasks) and job.has_finished(tuple(self.tasks))
         self._grace, self._host_timeout = job.spec.grace, job.spec.host_timeout
-        local, part = self._provider.local, job.agent_config([self._localised(worker) for worker in workers])
-        config = replace(
-            part,
-            scratch_dir=job.scratch_dir if local else "",
-            beat_every=TIMING.beat_within(job.spec.host_timeout),
-            lost_after=None if local else job.spec.host_timeout,
-            placed=local,
-            slots=slots,
-            comes_again=self._provider.come_again and job.spec.starts_again,
-        )
+        here = job.scratch_dir if self._provider.kind is NodeKind.HERE else ""
+        part = job.agent_config([self._localised(worker) for worker in workers])
         self.began = time.monotonic()
-        self._write(encode_line(config))
+        self._write(encode_line(replace(part, scratch_dir=here, slots=slots)))
         job.watch(workers, self.send)
 
     def start(self, worker: WorkerPlan, slots: int) -> None:
@@ -171,7 +163,7 @@ class Node:
 
     def _ended(self, end: End) -> AgentFailure | None:
         """Notes an end that the agent has reported itself."""
-        if end.signal is not None and self._provider.takes_nodes and not self._has_finished():
+        if end.signal is not None and self._provider.kind is NodeKind.LENT and not self._has_finished():
             return self._explained(self._provider.explain(self.facts, 0.0) or f"was ended by {end.signal}")
         return None if end.failure is None else AgentFailure(f"{self.facts.name}: {end.failure}", _before())
 
@@ -200,12 +192,12 @@ class Node:
         )
 
     def _explained(self, how: str, silent: float = TIMING.node_heartbeat) -> AgentFailure:
-        self.lost = self._provider.takes_nodes
+        self.lost = self._provider.kind is NodeKind.LENT
         return AgentFailure(f"{self._provider.subject(self.facts)} {how}", _before(silent))
 
     def _late(self) -> AgentFailure:
         self._provider.release(self.facts.name)
-        self.lost = not self._provider.local
+        self.lost = self._provider.kind is not NodeKind.HERE
         where = f"the host {self.facts.name} ({self.facts.address})" if self.facts.name else "the agent"
         return AgentFailure(
             f"{where} has not ended its ranks within {self._stop_limit:g} s of being asked to", time.monotonic()

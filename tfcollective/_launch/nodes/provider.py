@@ -42,6 +42,17 @@ class Arrival(Enum):
     OPEN = "open"  # as COUNTED, and others may come: an elastic job takes them in, others turn them away
 
 
+class NodeKind(Enum):
+    """The kind of a platform's nodes: what the unexpected end of an agent says about its node."""
+
+    HERE = "here"  # this machine: agents are children of this process, for a plan that leaves nothing to them
+    KEPT = "kept"  # they stay: an agent may end without them
+    LENT = (
+        "lent"  # the platform takes nodes away: one whose agent ends, or gets a signal that the launcher has not asked
+    )
+    # for, is a lost host, which trying again may replace
+
+
 class Refill(Enum):
     """The effect of further calls of :meth:`NodeProvider.request` while an elastic job runs."""
 
@@ -60,19 +71,14 @@ class NodeProvider(ABC):
         units: what people call its nodes.
         arrival: how its agents come. Where it is :attr:`Arrival.OPEN`, one that cannot take part is waited past.
         refill: what may be asked for while an elastic job runs; the request may wait then.
-        local: whether agents are children of this process, on this machine, for a plan that leaves nothing to them.
-        takes_nodes: whether the platform takes nodes away: then a node that has gone is a lost host, which trying again
-            may replace, and so is one whose agent gets a signal that the launcher has not asked for.
-        come_again: whether agents join again by themselves when the job has failed and is started again.
+        kind: what they are.
         advice: what a person may do about nodes that do not come.
     """
 
     units: str = "agents"
     arrival: Arrival = Arrival.NAMED
     refill: Refill = Refill.NONE
-    local: bool = False
-    takes_nodes: bool = False
-    come_again: bool = False
+    kind: NodeKind = NodeKind.KEPT
     advice: str = (
         ". If they cannot reach the coordinator, open the firewall for them, or choose another network with "
         "--network-interface"

@@ -37,6 +37,7 @@ from tfcollective._base.task_specs import TaskSpec, auxiliary_tasks_of, least_tr
 from tfcollective._base.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import PortRange
+from tfcollective._base.verdict import Rules
 from tfcollective._control.state.rounds import NO_LIMIT, Bounds
 from tfcollective._launch.agent.protocol import ProcessOptions
 from tfcollective._launch.plan.hosts import Host, parse_hosts, read_hostfile
@@ -340,9 +341,10 @@ class JobSpec(ProcessOptions):
         return replace(self, command=(self.command[0], path, *self.command[2:]))
 
     @property
-    def starts_again(self) -> bool:
-        """True if it is started again should it fail now."""
-        return self.restarts < self.max_restarts
+    def rules(self) -> Rules:
+        """The rules by which the job handles failures."""
+        rules = Rules() if self.bounds is None else self.bounds.rules
+        return replace(rules, restarts=self.max_restarts - self.restarts)
 
     @property
     def bounds(self) -> Bounds | None:

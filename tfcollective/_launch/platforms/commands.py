@@ -19,7 +19,7 @@ from tfcollective._base.processes import end_process, program_of
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.agent.output import Console, OutputPump
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings
-from tfcollective._launch.nodes.provider import NodeProvider, Refill, Went
+from tfcollective._launch.nodes.provider import NodeKind, NodeProvider, Refill, Went
 
 
 class LineWriter:
@@ -142,7 +142,7 @@ class CommandProvider(NodeProvider):
         commands: by the name of the node.
         here: the names of the nodes on this machine, whose commands become their agents.
         whole_lines: see :class:`AgentCommand`, and likewise ``environ``.
-        local: see :class:`NodeProvider`.
+        kind: see :class:`NodeProvider`.
         abandoned: see :class:`Timing`.
         find: the command of a node that is not among them, and whether it is on this machine; raises LaunchError when
             there is none. None: no nodes are added.
@@ -154,7 +154,7 @@ class CommandProvider(NodeProvider):
         here: Collection[str] = (),
         *,
         whole_lines: bool = True,
-        local: bool = False,
+        kind: NodeKind = NodeKind.KEPT,
         abandoned: float = TIMING.abandoned,
         find: Callable[[str], tuple[Sequence[str], bool]] | None = None,
         environ: Mapping[str, str] | None = None,
@@ -169,8 +169,8 @@ class CommandProvider(NodeProvider):
         self._whole_lines = whole_lines
         self._processes: dict[str, AgentCommand] = {}
         self._reported: set[str] = set()
-        self.local = local
-        if local:
+        self.kind = kind
+        if kind is NodeKind.HERE:
             self.advice = ""
 
     def request(self, nodes: Sequence[NodeSettings]) -> None:
@@ -217,7 +217,9 @@ class CommandProvider(NodeProvider):
 
     def subject(self, node: NodeFacts) -> str:
         """See :class:`NodeProvider`."""
-        return f"the agent (pid {self._processes[node.name].pid})" if self.local else super().subject(node)
+        return (
+            f"the agent (pid {self._processes[node.name].pid})" if self.kind is NodeKind.HERE else super().subject(node)
+        )
 
     def explain(self, node: NodeFacts, silent: float) -> str | None:
         """See :class:`NodeProvider`."""

@@ -101,7 +101,6 @@ class JoinProvider(NodeProvider):
     """
 
     arrival = Arrival.OPEN
-    come_again = True
     advice = ""
 
     def __init__(self, key_file: str, share: int = 1, *, given: bool = False) -> None:

@@ -15,6 +15,7 @@ from tfcollective._base.machine.network import choose_address, choose_endpoints,
 from tfcollective._base.settings import environ_snapshot
 from tfcollective._base.timeline import check_writable
 from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
+from tfcollective._launch.nodes.provider import NodeKind
 from tfcollective._launch.plan.planner import Plan, plan_local
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.commands import CommandProvider, own_agent
@@ -62,7 +63,7 @@ class LocalLauncher(Launcher):
         spec = replace(spec, network_interfaces=(), hosts=())
         commands = {host: own_agent() for host in plan.hosts}
         return run_job_on(
-            lambda job: CommandProvider(commands, commands, whole_lines=False, local=True),
+            lambda job: CommandProvider(commands, commands, whole_lines=False, kind=NodeKind.HERE),
             spec,
             plan,
             bind_host=_HOST,

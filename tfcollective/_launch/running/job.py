@@ -114,7 +114,6 @@ class Job:
             bounds=spec.bounds,
             ports=spec.port_range,
         )
-        self._rules = Rules() if spec.bounds is None else spec.bounds.rules
         self._killer = _Killer()
         self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
@@ -187,7 +186,7 @@ class Job:
     @property
     def failed(self) -> bool:
         """True if what is left of the job is to be ended: a rank has failed that it cannot do without."""
-        return judge(self.view, self._plan.tasks, self._rules).decision is Decision.FAIL
+        return judge(self.view, self._plan.tasks, self.spec.rules).decision is Decision.FAIL
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
         """Notes that the node of these tasks has gone, as ``failure`` says; True if the job continues without it."""
@@ -259,8 +258,8 @@ class Job:
             self.job_id,
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self.spec.num_proc,
-            elastic=self.spec.bounds is not None,
-            outlasts_errors=self._rules.outlasts_errors,
+            host_timeout=self.spec.host_timeout,
+            rules=self.spec.rules,
             **self.spec.process_options,
         )
 
@@ -310,7 +309,7 @@ class Job:
         results = function.collect(tasks, self._coordinator) if self.spec.call is not None else {}
         failure = view.failure
         agent_failure = agent_failure or unreported(view)
-        judged = judge(view, self._plan.tasks, self._rules, ended=True)
+        judged = judge(view, self._plan.tasks, self.spec.rules, ended=True)
         return JobOutcome(
             exits=judged.ends,
             survived=judged.survived,

@@ -20,8 +20,8 @@ from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.store_keys import end_key
 from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.agent.protocol import FirstOrder, NodeSettings
-from tfcollective._launch.nodes.late_nodes import LateNodes
-from tfcollective._launch.nodes.provider import Arrival, NodeFacts, Refill, Went
+from tfcollective._launch.nodes.node_scaler import NodeScaler
+from tfcollective._launch.nodes.provider import Arrival, NodeFacts, NodeKind, Refill, Went
 from tfcollective._launch.plan.hosts import Host
 
 
@@ -46,7 +46,7 @@ class Platform(FakeProvider):
     """Each request brings an agent on the next of these machines; "": it never comes."""
 
     def __init__(self, client, *machines):
-        super().__init__(refill=Refill.RENEWED, takes_nodes=True)
+        super().__init__(refill=Refill.RENEWED, kind=NodeKind.LENT)
         self.client, self.machines, self.here = client, list(machines), ""
         self.numbers = []
 
@@ -73,7 +73,7 @@ class Agents:
 
 @pytest.fixture
 def made_on(client):
-    """The late nodes of a job on a platform."""
+    """Returns the scaler of a job on a platform."""
     made = []
 
     def make(platform, agents, host_timeout=60.0):
@@ -81,12 +81,12 @@ def made_on(client):
         job = SimpleNamespace(
             spec=spec, scratch_dir="", agent_config=lambda workers: NodeFacts(), watch=lambda *unused: None
         )
-        made.append(LateNodes(job, client, platform, agents, NodeSettings("h:1", "ab", "a", timeout=60.0)))
+        made.append(NodeScaler(job, client, platform, agents, NodeSettings("h:1", "ab", "a", timeout=60.0)))
         return made[-1]
 
     yield make
-    for late in made:
-        late.close()
+    for scaler in made:
+        scaler.close()
 
 
 @pytest.fixture
@@ -95,9 +95,9 @@ def opened(made_on):
 
     def begin(platform, agents, avoid=()):
         answers = queue.SimpleQueue()
-        late = made_on(platform, agents)
-        late.open("b", 1, answers.put, lambda: avoid)
-        return late, answers
+        scaler = made_on(platform, agents)
+        scaler.open("b", 1, answers.put, lambda: avoid)
+        return scaler, answers
 
     return begin
 
@@ -133,22 +133,22 @@ def test_an_avoided_machine_is_a_last_resort(client, opened, caplog):
 
 def test_an_earlier_nodes_end_is_ignored(client, opened):
     cluster = Platform(client, "")
-    late, answers = opened(cluster, Agents("b-0"))
+    scaler, answers = opened(cluster, Agents("b-0"))
     until(lambda: cluster.requested)
-    late.went(Went("b", "was ended", instance="b-0"))
+    scaler.went(Went("b", "was ended", instance="b-0"))
     enroll(client, "b-1")
     assert answers.get(timeout=within(20)).facts.instance == "b-1"
 
 
 def test_an_early_end_is_an_answer(client, opened):
     cluster = Platform(client, "")
-    late, answers = opened(cluster, Agents())
+    scaler, answers = opened(cluster, Agents())
     until(lambda: cluster.requested)
     stop = threading.Event()
 
     def tell():
         while not stop.wait(0.05):  # what comes before the request has been made is of an earlier one
-            late.went(Went("b", "was ended (exit code 1)", instance="b-1"))
+            scaler.went(Went("b", "was ended (exit code 1)", instance="b-1"))
 
     threading.Thread(target=tell, daemon=True).start()
     answer = answers.get(timeout=within(20))
@@ -165,9 +165,9 @@ def followed(client, made_on):
     """Follows the agents that come to a job that has one already; what is taken in, as a queue."""
     (known,) = come(client, "a")
     agents, arrived = Agents(), queue.SimpleQueue()
-    late = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
-    late.follow([NodeFacts(number=known)], lambda host, node: arrived.put((host, node)))
-    return SimpleNamespace(late=late, agents=agents, arrived=arrived)
+    scaler = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
+    scaler.follow([NodeFacts(number=known)], lambda host, node: arrived.put((host, node)))
+    return SimpleNamespace(scaler=scaler, agents=agents, arrived=arrived)
 
 
 def test_a_joining_agent_brings_its_slots(client, followed):
@@ -190,8 +190,8 @@ def test_an_agent_that_has_gone_is_ignored(client, followed, made_on):
     (number,) = come(client, "b")
     followed.arrived.get(timeout=within(20))
     client.put(end_key(number), {"failure": None, "signal": None})
-    late = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
-    late.follow([], lambda host, node: arrived.put(host.name))
+    scaler = made_on(FakeProvider(arrival=Arrival.OPEN), agents)
+    scaler.follow([], lambda host, node: arrived.put(host.name))
     come(client, "c")
     assert [arrived.get(timeout=within(20)) for _ in range(2)] == ["a", "c"]
     assert [node.facts.name for node in agents.added] == ["a", "c"]
@@ -199,23 +199,23 @@ def test_an_agent_that_has_gone_is_ignored(client, followed, made_on):
 
 def test_an_agent_killed_before_admission_has_ended(client, made_on):
     """It does not say so itself, and the coordinator would remember it for as long as the job runs."""
-    late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
-    late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
+    scaler = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
+    scaler.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
     (number,) = come(client, "b")
     assert client.wait(end_key(number), timeout=within(20)) is not None
 
 
 def test_an_agent_silent_before_admission_may_return(client, made_on):
     """It would wait for its first order until the start timeout, and could not take part."""
-    late = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
-    late.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
+    scaler = made_on(FakeProvider(arrival=Arrival.OPEN), Agents(), host_timeout=0.0)
+    scaler.follow([], lambda host, node: pytest.fail(f"{host} was taken in"))
     (number,) = come(client, "b")
     order = decode(refusal(client, number).encode(), FirstOrder, "the order")
     assert (order.refused, order.again) == ("it was silent for too long", True)
 
 
 def test_an_agent_after_the_job_is_refused(client, followed):
-    followed.late.close()
+    followed.scaler.close()
     (number,) = come(client, "b")
     assert "the job is over" in refusal(client, number)
     assert followed.arrived.empty()

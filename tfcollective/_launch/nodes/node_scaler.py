@@ -1,4 +1,4 @@
-"""Starting agents on hosts while a job runs."""
+"""Starts agents on hosts while a job runs, and takes in those that come by themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfcollective._launch.nodes.gather import (
     version_problem,
 )
 from tfcollective._launch.nodes.live import Agents, Node
-from tfcollective._launch.nodes.provider import Arrival, NodeProvider, Refill, Went
+from tfcollective._launch.nodes.provider import NodeProvider, Went
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.running.job import Job
 
@@ -32,14 +32,14 @@ _LOG = get_logger(__name__)
 _TRIES = 4  # to get a node on another machine
 
 
-class LateNodes:
+class NodeScaler:
     """Agents that join an elastic job: each is asked for and waited for on a thread of its own, since a host that does
     not answer must not hold up another one.
 
     Args:
         job: the open job.
         client: for waiting.
-        provider: whose nodes they are.
+        provider: whose nodes they are. Also an attribute.
         agents: to which they are added.
         settings: of one of the first nodes.
         python: the launcher's interpreter, for which each node takes its own.
@@ -56,7 +56,7 @@ class LateNodes:
     ) -> None:
         self._job = job
         self._client = client
-        self._provider = provider
+        self.provider = provider
         self._agents = agents
         self._settings = settings
         self._python = python
@@ -64,25 +64,6 @@ class LateNodes:
         self._lock = threading.Lock()
         self._news: dict[str, queue.SimpleQueue[Went]] = {}  # of the nodes that are waited for
         self._threads: set[threading.Thread] = set()
-
-    @property
-    def possible(self) -> bool:
-        """True if the platform can start further nodes."""
-        return self._provider.refill is not Refill.NONE
-
-    @property
-    def come_by_themselves(self) -> bool:
-        """True if agents come that the launcher has not asked for."""
-        return self._provider.arrival is Arrival.OPEN
-
-    @property
-    def renews(self) -> bool:
-        """True if the platform replaces a preempted node by another of the same name."""
-        return self._provider.refill is Refill.RENEWED
-
-    def machine(self, host: str) -> str:
-        """See :meth:`NodeProvider.machine`."""
-        return self._provider.machine(host)
 
     def open(
         self, host: str, slots: int, then: Callable[[Node | str], None], avoid: Callable[[], Collection[str]] = tuple
@@ -107,15 +88,15 @@ class LateNodes:
         ended, before the job had begun."""
         if find_gone(self._client, [facts], self._job.spec.host_timeout):
             _LOG.info("an agent on %s has gone again before it was taken in", facts.host)
-            refuse(facts, self._client, self._provider, "it was silent for too long", again=True)  # should it come back
+            refuse(facts, self._client, self.provider, "it was silent for too long", again=True)  # should it come back
             Channel(self._client).call(lambda client: client.put(end_key(facts.number), None))  # it may never say so
             return
         problem = version_problem(facts)
         if problem is not None:
             _LOG.warning("refused an agent on %s: %s", facts.host, problem)
-            refuse(facts, self._client, self._provider, problem)
+            refuse(facts, self._client, self.provider, problem)
             return
-        facts, slots = self._provider.take_in(facts)
+        facts, slots = self.provider.take_in(facts)
         node = self._begin(facts, slots)
         if node is not None:
             then(Host(facts.name, slots), node)
@@ -147,7 +128,7 @@ class LateNodes:
         try:
             answer = self._come(host, slots, news, avoid)
         except TfCollectiveError as error:
-            self._provider.release(host)
+            self.provider.release(host)
             answer = str(error)
         finally:
             with self._lock:
@@ -165,9 +146,9 @@ class LateNodes:
 
     def _begin(self, facts: NodeFacts, slots: int) -> Node | None:
         """Gives an agent its part of the job, and waits for its end from now on; None if it is no longer needed."""
-        node = Node(facts, self._client, self._provider)
+        node = Node(facts, self._client, self.provider)
         if self._closed.is_set():
-            refuse(facts, self._client, self._provider, "the job is over: this agent is not needed")
+            refuse(facts, self._client, self.provider, "the job is over: this agent is not needed")
             return None
         node.begin(self._job, (), self._python, slots)
         if self._agents.add(node):
@@ -183,13 +164,13 @@ class LateNodes:
             facts = self._ask(host, news)
             if facts is None:
                 return None
-            machine = self._provider.machine(host)
+            machine = self.provider.machine(host)
             if machine not in avoid():
                 return facts
             if tries_left:
                 _LOG.warning("%s has come on %s again, and is given back: ranks were lost there", host, machine)
-                refuse(facts, self._client, self._provider, f"another machine than {machine} is wanted")
-                self._provider.release(host)
+                refuse(facts, self._client, self.provider, f"another machine than {machine} is wanted")
+                self.provider.release(host)
         _LOG.warning("%s is taken on %s though ranks were lost there: there seems to be no other place", host, machine)
         return facts
 
@@ -200,12 +181,12 @@ class LateNodes:
             return [] if news.empty() else [news.get()]
 
         after = count_enrolled(self._client)
-        self._provider.request([replace(self._settings, name=host)])
+        self.provider.request([replace(self._settings, name=host)])
         while not news.empty():
             news.get()  # of an agent that was there before
         found = gather(
             self._client,
-            self._provider,
+            self.provider,
             [host],
             timeout=self._settings.timeout,
             host_timeout=self._job.spec.host_timeout,
@@ -214,6 +195,6 @@ class LateNodes:
             events=events,
         )
         if not found:
-            self._provider.release(host)
+            self.provider.release(host)
             return None
         return found[0]
