@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -130,13 +129,11 @@ def _versions() -> Finding:
 def _native_library() -> Finding:
     from tfcollective._runtime import native_library as _native
 
-    finding = Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), "")
-    if finding.ok:
-        return finding
-    remedy = "install tfcollective again (pip install --force-reinstall tfcollective)"
-    if "GLIBC_" in finding.detail:
-        remedy = "this system is older than the one that the wheel is for: build it here, with pip install ."
-    return replace(finding, remedy=remedy)
+    remedy = (
+        "install tfcollective again (pip install --force-reinstall tfcollective); if a version of GLIBC is missing, "
+        "this system is older than the one that the wheel is for: build it here, with pip install ."
+    )
+    return Finding.of("native library", lambda: str(_native.load(Settings.load().library).path), remedy)
 
 
 def _gpus(timeout: float = TIMING.check) -> Finding:

@@ -11,7 +11,7 @@ from tfcollective.launcher import TIMING, ConfigError, LaunchError, answer_of, e
 
 _FIELD = re.compile(r"(?:^|\s)([A-Z][A-Za-z/:&]*)=(.*?)(?=\s+[A-Z][A-Za-z/:&]*=|\s*$)")
 _SUBMITTED = re.compile(r"^([0-9]+)(?:;\S*)?\s*\Z", re.MULTILINE)
-_UNKNOWN = "Invalid job id"
+_UNKNOWN = "Invalid job id"  # of all that SLURM refuses, its commands exit with 1: only their words tell them apart
 _NOTHING = ("", "None", "(null)", "N/A", "Unknown")
 _ENDED = (
     *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"),

@@ -119,7 +119,7 @@ def _cluster(options: YarnOptions) -> Iterator[Finding]:
             yield Finding("ResourceManager", bool(nodes), detail, "see why no NodeManager runs")
             yield Finding.of("queue", lambda: yarn.check_queue(options.queue), "name one of them with --queue")
     except TfCollectiveError as error:
-        remedy = "run `kinit`" if "kinit" in str(error) else "see whether `yarn node -list` answers"
+        remedy = "run `kinit` if Hadoop uses Kerberos; see whether `yarn node -list` answers"
         yield Finding("ResourceManager", False, str(error), remedy)
 
 

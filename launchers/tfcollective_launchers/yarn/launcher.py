@@ -73,7 +73,6 @@ _POLL_S = 0.5
 _TOKENS = "HADOOP_TOKEN_FILE_LOCATION"
 _APPLICATION = re.compile(r"application_\d+_\d+")
 _MASTER_LOG = "application.driver.log"
-_TOO_LARGE = "Invalid resource request"
 
 
 @dataclass(frozen=True)
@@ -457,7 +456,7 @@ class Submitted:
         text = f"{self._app_id} has ended ({state.final_status.lower()}) without its coordinator's report{why}"
         if state.state == "KILLED":
             return text
-        if _TOO_LARGE in state.why:  # YARN names a queue's limits when containers are asked for, without their names
+        if state.too_large:  # YARN names a queue's limits when containers are asked for, without their names
             return f"{text}; this job asks for {', '.join(map(str, requests(self._hosted.spec)))}"
         lines = end_of_log(self._app_id, _MASTER_LOG)
         return "\n    ".join([f"{text}\n  the end of the coordinator's log:", *lines]) if lines else text
@@ -506,18 +505,9 @@ def with_cause(ended: HostedOutcome, state: AppState, describe: Callable[[AppSta
     killed = state.state == "KILLED"
     if outcome.agent_failure is not None and not (killed and outcome.host_lost):
         return ended
-    # Without a word of the coordinator's it may be YARN's already.
-    said = outcome.agent_failure if not ended.containers and _is_yarns(outcome.agent_failure) else None
     final = "the application was killed" if killed else ""
-    outcome = replace(
-        outcome, agent_failure=said or describe(state), agent_failed_at=0.0, host_lost=True, not_restarted=final
-    )
+    outcome = replace(outcome, agent_failure=describe(state), agent_failed_at=0.0, host_lost=True, not_restarted=final)
     return replace(ended, outcome=outcome)
-
-
-def _is_yarns(text: str | None) -> bool:
-    """True if the text has the form of an application's id."""
-    return _APPLICATION.match(text or "") is not None
 
 
 def _stopped_by(received: Sequence[int]) -> JobOutcome:

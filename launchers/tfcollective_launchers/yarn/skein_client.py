@@ -102,6 +102,12 @@ class AppState:
         return self.state in ENDED
 
     @property
+    def too_large(self) -> bool:
+        """True if it has asked for a container that its queue does not give. YARN says so in its diagnostics alone, in
+        these words of its InvalidResourceRequestException."""
+        return "Invalid resource request" in self.diagnostics
+
+    @property
     def why(self) -> str:
         """The first lines of the diagnostics without Java's stack."""
         lines = [line.strip() for line in self.diagnostics.splitlines()]

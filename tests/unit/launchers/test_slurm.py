@@ -427,6 +427,13 @@ def test_an_srun_that_launched_nothing_is_restarted(monkeypatch, code, enrolled,
         assert (one._processes["n1"] is first) is not again
 
 
+@pytest.mark.parametrize(("said", "unknown"), [("Invalid job id specified", True), ("Unable to contact", False)])
+def test_slurms_words_tell_refusals_apart(said, unknown):
+    with pytest.raises(SlurmError, match=f"exit code 1: slurm_load_jobs error: {said}") as raised:
+        control.ask("sh", "-c", f"echo slurm_load_jobs error: {said} >&2; exit 1")
+    assert isinstance(raised.value, UnknownJobError) == unknown
+
+
 def test_slurm_is_asked_once_for_many_losses(monkeypatch):
     provider(monkeypatch, state("RUNNING", NodeList="n[1-40]"), IDLE)
     asked = []

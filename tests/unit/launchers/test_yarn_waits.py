@@ -82,6 +82,14 @@ def said(yarn, capsys, looks=0):
     return [line for line in capsys.readouterr().err.splitlines() if "wait" in line or "has not begun" in line]
 
 
+REFUSED = "org.apache.hadoop.yarn.exceptions.InvalidResourceRequestException: Invalid resource request! 9000 > 6144"
+
+
+@pytest.mark.parametrize(("why", "too_large"), [(REFUSED, True), ("AM Container exited with 1", False)])
+def test_a_request_can_be_too_large(why, too_large):
+    assert AppState("FAILED", "FAILED", why, "default", "", "h").too_large == too_large
+
+
 def test_containers_that_do_not_come_are_named(capsys):
     both, one = frozenset({"worker-0", "worker-1"}), frozenset({"worker-0"})
     yarn = Yarn(both, both, None, one, frozenset())

@@ -217,7 +217,7 @@ class AgentConfig(ProcessOptions):
     Attributes:
         job_id: the name of the job.
         workers: the processes to run.
-        scratch_dir: the launcher's private directory of this job, if the node is its own machine; empty: the agent makes
+        scratch_dir: the launcher's private directory of this job, if the node is its machine; empty: the agent makes
             one.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
         host_timeout: how long (s) this node and the coordinator may be silent before they are lost to each other.
@@ -230,7 +230,7 @@ class AgentConfig(ProcessOptions):
     scratch_dir: str = ""
     size: int = 1
     host_timeout: float = TIMING.host_timeout
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
     slots: int = 0
 
     @property

@@ -51,8 +51,6 @@ _CANNOT_RUN = 126
 _NOT_FOUND = 127
 _KILLED = SIGNAL_BASE + signal.SIGKILL  # a shell's exit code for a program that SIGKILL has ended
 _HIDDEN = 1  # the exit code to report if the command's says nothing about its program
-# A script on Horovod's engine leaves no record: this is its only sign that another rank has ended.
-_HOROVOD_ENDED = "Horovod has been shut down. This was caused by an exception on one of the ranks"
 _OF_A_FAILURE = (StopCause.FAILURE, StopCause.ELSEWHERE, StopCause.ABANDONED)
 
 
@@ -430,8 +428,7 @@ class Supervisor:
             return worker.reason
         if self._signalled_at is not None and time >= self._signalled_at:
             return ExitReason.STOPPED
-        horovods = any(_HOROVOD_ENDED in line for line in worker.tail.lines())
-        return ExitReason.PEER if horovods else ExitReason.ENDED
+        return ExitReason.PEER if _ended_by_horovod(worker.tail.lines()) else ExitReason.ENDED
 
     def _hint_at_memory(self, worker: _Worker) -> str:
         """Returns a hint if the kernel may have sent the SIGKILL that ended this process."""
@@ -493,6 +490,14 @@ def _end_of(worker: _Worker, status: int, exception: ExceptionRecord | None) -> 
     if code == 0 and is_in_call(str(worker.failure_file)):
         return _HIDDEN, None, "exited with code 0 before its function had returned"
     return code, number, worker.why_killed if number in (signal.SIGKILL, signal.SIGTERM) else ""
+
+
+def _ended_by_horovod(lines: Sequence[str]) -> bool:
+    """True if Horovod says that another rank has ended. A script on Horovod's engine leaves no record, and its exit
+    code is that of any exception: these words are the only sign."""
+    return any(
+        "Horovod has been shut down. This was caused by an exception on one of the ranks" in one for one in lines
+    )
 
 
 def _why_not_run(program: str, error: OSError) -> str:
