@@ -50,7 +50,7 @@ def await_replacement(epoch: int, batch: int) -> None:
     """Rank 0 learns that the world is to change, and the others wait for it in their step."""
     if WHOLE == f"{epoch}:{batch}" and tfc.rank() == 0:
         CHANGED.touch()
-        wait_until(lambda: runtime.pending() > runtime.generation(), "no replacement has come")
+        wait_until(lambda: runtime.current().pending > runtime.generation(), "no replacement has come")
 
 
 def fails_here(phase: str, epoch: int, batch: int) -> None:
@@ -62,7 +62,7 @@ class Noting(tf.keras.Sequential):
     """Notes when its step is traced, and the rows that it gets."""
 
     def train_step(self, data: Any) -> Any:
-        traces.append(runtime.is_newcomer())
+        traces.append(runtime.current().newcomer)
         x, y = data
         noted = tf.numpy_function(
             lambda some: np.int64(rows.extend(some[:, 1].astype(int).tolist()) or 0), [x], tf.int64

@@ -11,19 +11,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from tfcollective._base import log
-from tfcollective._base.errors import CollectiveError, ConfigError, InvalidArgumentError, StateError
+from tfcollective._base.errors import ConfigError, InvalidArgumentError, StateError
 from tfcollective._base.settings import ENGINES, Settings, environ_snapshot, variable
 from tfcollective._base.tasks import TaskKey
-from tfcollective._base.topology import Placement
-from tfcollective._runtime.change_times import ChangeTimes
 from tfcollective._runtime.choice import choose_engine
 from tfcollective._runtime.communicator import Communicator
 from tfcollective._runtime.crash import noted_if_permanent
 from tfcollective._runtime.ends import ExitCodeHook, end_on_sigterm
-from tfcollective._runtime.engine import TensorFlowOps
 from tfcollective._runtime.members import Members
 from tfcollective._runtime.process_sets import ProcessSet, global_process_set
 from tfcollective._runtime.session import Session
@@ -32,34 +28,25 @@ __all__ = [
     "Members",
     "ProcessSet",
     "add_process_set",
-    "agreed_once",
     "allgather_bytes",
-    "announce_leave",
-    "apart",
     "broadcast_bytes",
     "communicator_of_set",
     "cross_rank",
     "cross_size",
-    "ended_by_peer",
+    "current",
     "generation",
     "get_communicator",
     "global_process_set",
     "init",
     "is_homogeneous",
-    "is_between_worlds",
     "is_initialized",
-    "is_newcomer",
-    "is_without_state",
     "local_rank",
-    "leaves",
     "local_size",
     "members",
     "members_of_set",
     "on_new_world",
     "on_pending",
     "on_shutdown",
-    "pending",
-    "placement",
     "process_set_ids_and_ranks",
     "publish",
     "rank",
@@ -68,13 +55,11 @@ __all__ = [
     "settings",
     "shutdown",
     "size",
+    "solo",
     "start_timeline",
     "stop_timeline",
-    "take_state",
     "task",
-    "tensorflow_ops",
     "training",
-    "trains",
     "training_ended",
 ]
 
@@ -200,7 +185,7 @@ def reopen(lost: int | None = None) -> None:
     """Joins the next world of an elastic job, in the same process; see :meth:`Session.reopen`. For
     :mod:`tfcollective.elastic`: everything that a rank knows of the world changes."""
     with _lock:
-        session = _current()
+        session = current()
         _check_process(session)
         for callback in _shutdown_callbacks:
             callback()
@@ -217,54 +202,19 @@ def training() -> Iterator[None]:
     """Marks this rank of an elastic job as training while the context is open. A newcomer first joins the next world.
     When the context ends without an error, no world waits for this rank any longer, until it trains again.
     """
-    with _current().training():
-        if _current().newcomer:
+    with current().training():
+        if current().newcomer:
             reopen()
         yield
 
 
-def trains() -> bool:
-    """True while a :func:`training` is open."""
-    return _current().trains
-
-
-def announce_leave(cause: str) -> None:
-    """Lets this rank of an elastic job leave at the next commit, because of `cause`; the others keep training."""
-    _current().leaving = cause
-
-
-def leaves() -> str:
-    """Returns why this rank leaves an elastic job; "": it stays."""
-    return _current().leaving
-
-
 @contextmanager
-def apart() -> Iterator[None]:
-    """See :meth:`Session.apart`. At its end ranks reset what they count together: newcomers did nothing."""
-    with _current().apart():
+def solo() -> Iterator[None]:
+    """See :meth:`Session.solo`. At its end ranks reset what they count together: newcomers did nothing."""
+    with current().solo():
         yield
     for callback in (*_shutdown_callbacks, *_new_world_callbacks):
         callback()
-
-
-def is_newcomer() -> bool:
-    """True if the job was already training when this rank came, and it has not joined the others yet: it is alone."""
-    return _current().newcomer
-
-
-def is_without_state() -> bool:
-    """True if the job was already training when this rank came, and it has not taken the others' state yet."""
-    return _current().without_state
-
-
-def take_state() -> None:
-    """Records that this rank has the state of the others."""
-    _current().without_state = False
-
-
-def is_between_worlds() -> bool:
-    """True if this rank of an elastic job has left a world and has not joined the next one yet."""
-    return _current().between_worlds
 
 
 def on_new_world(callback: Callable[[], None]) -> None:
@@ -278,29 +228,9 @@ def on_pending(callback: Callable[[int], None]) -> None:
     _pending_callbacks.append(callback)
 
 
-def agreed_once(key: str, value: Any) -> Any:
-    """See :meth:`Session.agreed_once`."""
-    return _current().agreed_once(key, value)
-
-
-def phases() -> ChangeTimes:
-    """Returns the times that this rank takes when the world changes."""
-    return _current().change_times
-
-
 def generation() -> int:
     """The number of the world: it grows with each change. 0 without a coordinator."""
-    return _current().generation
-
-
-def pending() -> int:
-    """The generation for which the members of an elastic job have to meet, as far as this rank knows; or 0."""
-    return _current().pending
-
-
-def ended_by_peer() -> CollectiveError | None:
-    """The error with which another rank, that was lost or asked all to stop, has broken the world; or None."""
-    return _current().ended_by_peer()
+    return current().generation
 
 
 def is_initialized() -> bool:
@@ -313,19 +243,14 @@ def on_shutdown(callback: Callable[[], None]) -> None:
     _shutdown_callbacks.append(callback)
 
 
-def placement() -> Placement:
-    """Returns all ranks and sizes at once."""
-    return _current().placement
-
-
 def settings() -> Settings:
     """The settings that ``init()`` read."""
-    return _current().settings
+    return current().settings
 
 
 def task() -> TaskKey:
     """Returns this process's task, for example ``TaskKey("worker", 3)``."""
-    return _current().identity.task
+    return current().identity.task
 
 
 def rank() -> int:
@@ -334,32 +259,32 @@ def rank() -> int:
     Raises:
         StateError: not initialised; or this is an auxiliary task, which has no rank.
     """
-    return _current().placement.rank
+    return current().placement.rank
 
 
 def size() -> int:
     """Returns the number of ranks in the world; auxiliary tasks do not count."""
-    return _current().size
+    return current().size
 
 
 def local_rank() -> int:
     """Returns this process's rank among those of its node."""
-    return _current().placement.local_rank
+    return current().placement.local_rank
 
 
 def local_size() -> int:
     """Returns the number of ranks on this node."""
-    return _current().placement.local_size
+    return current().placement.local_size
 
 
 def cross_rank() -> int:
     """Returns this node's place among the nodes that have a rank with this local rank."""
-    return _current().placement.cross_rank
+    return current().placement.cross_rank
 
 
 def cross_size() -> int:
     """Returns the number of nodes that have a rank with this local rank."""
-    return _current().placement.cross_size
+    return current().placement.cross_size
 
 
 def publish(info: Mapping[str, object]) -> None:
@@ -368,12 +293,12 @@ def publish(info: Mapping[str, object]) -> None:
     Args:
         info: JSON values by name; a name that was published before gets the new value.
     """
-    _current().publish(info)
+    current().publish(info)
 
 
 def training_ended() -> bool:
     """True once rank 0's process has ended, for auxiliary tasks under a launcher. False where that is not known."""
-    return _current().training_ended()
+    return current().training_ended()
 
 
 def start_timeline(file_path: str) -> None:
@@ -389,17 +314,17 @@ def start_timeline(file_path: str) -> None:
         StateError: not initialised, or a timeline is being recorded.
         ConfigError: the file cannot be written.
     """
-    _current().start_timeline(file_path)
+    current().start_timeline(file_path)
 
 
 def stop_timeline() -> None:
     """Ends the timeline; rank 0 writes it and shows on stderr who waited for whom. Does nothing without one."""
-    _current().stop_timeline()
+    current().stop_timeline()
 
 
 def is_homogeneous() -> bool:
     """True if every node has the same number of ranks."""
-    return _current().homogeneous
+    return current().homogeneous
 
 
 def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
@@ -412,7 +337,7 @@ def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
         StateError: not initialised, or called in a fork of the process that was.
         InvalidArgumentError: the process set is not registered, or this process is not a member.
     """
-    session = _current()
+    session = current()
     _check_process(session)
     return session.communicator_of(members(process_set))
 
@@ -420,13 +345,13 @@ def get_communicator(process_set: ProcessSet | None = None) -> Communicator:
 def broadcast_bytes(data: bytes, root: int, name: str, process_set: ProcessSet | None = None) -> bytes:
     """The bytes of the member at place `root`, proved with the job key; see :meth:`SealedExchange.broadcast`."""
     world = get_communicator(process_set)
-    return _current().sealed.broadcast(world, members(process_set), data, root, name)
+    return current().sealed.broadcast(world, members(process_set), data, root, name)
 
 
 def allgather_bytes(data: bytes, name: str, process_set: ProcessSet | None = None) -> list[bytes]:
     """The bytes of all members, in their order, proved with the job key; see :meth:`SealedExchange.allgather`."""
     world = get_communicator(process_set)
-    return _current().sealed.allgather(world, members(process_set), data, name)
+    return current().sealed.allgather(world, members(process_set), data, name)
 
 
 def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> Members:
@@ -439,7 +364,7 @@ def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> 
     Raises:
         InvalidArgumentError: the process set is not registered, or this process is not a member.
     """
-    found = _current().members_of(process_set)
+    found = current().members_of(process_set)
     if not found.included and not outside:
         ranks = ", ".join(str(member) for member in found.ranks)
         raise InvalidArgumentError(f"process_set: rank {rank()} is not one of its ranks {ranks}")
@@ -448,17 +373,12 @@ def members(process_set: ProcessSet | None = None, *, outside: bool = False) -> 
 
 def members_of_set(process_set_id: int) -> Members:
     """The process set with this number (0: all ranks); InvalidArgumentError if there is none."""
-    return _current().members_of_set(process_set_id)
+    return current().members_of_set(process_set_id)
 
 
 def communicator_of_set(process_set_id: int) -> Communicator:
     """The communicator of the process set with this number (0: all ranks)."""
-    return _current().communicator_of(members_of_set(process_set_id))
-
-
-def tensorflow_ops() -> TensorFlowOps:
-    """The ops by which TensorFlow reaches the communicators of the engine in use."""
-    return _current().engine.tensorflow_ops
+    return current().communicator_of(members_of_set(process_set_id))
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -472,7 +392,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     Raises:
         InvalidArgumentError: there is such a set already, a rank does not exist, or the ranks disagree.
     """
-    session = _current()
+    session = current()
     _check_process(session)
     wanted = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     session.process_sets.add(wanted, session.placement.rank, session.placement.size)
@@ -488,14 +408,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns:
         Whether it was a set that can be removed: not the global one, and registered.
     """
-    session = _current()
+    session = current()
     _check_process(session)
     return session.process_sets.remove(process_set, session.placement.size)
 
 
 def process_set_ids_and_ranks() -> dict[int, list[int]]:
     """The ranks of every process set by its number; 0 is that of all ranks."""
-    session = _current()
+    session = current()
     return {session.members.process_set_id: list(session.members.ranks), **session.process_sets.listed()}
 
 
@@ -504,7 +424,8 @@ def _check_process(session: Session) -> None:
         raise StateError("this process is a fork: call tfcollective.init() in the process that communicates")
 
 
-def _current() -> Session:
+def current() -> Session:
+    """Returns this process's membership in the world. Raises StateError when not initialised."""
     session = _session
     if session is None:
         raise StateError("tfcollective is not initialised: call tfcollective.init() first")

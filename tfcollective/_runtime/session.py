@@ -82,7 +82,7 @@ class Session:
         self._tasks = joined.tasks
         self._placement = joined.placement
         self._phase = Phase.IN_WORLD if joined.settings.newcomer is None else Phase.WAITING
-        # The world's, if it has been needed, then that of this rank alone while it is apart.
+        # The world's, if it has been needed, then that of this rank alone while it is :meth:`solo`.
         self._communicators = [] if joined.communicator is None else [joined.communicator]
         self._change: ChangeWatch | None = None
         self.change_times = ChangeTimes(lambda times: self.publish({"change": times}))
@@ -325,7 +325,7 @@ class Session:
         global_process_set._register(GLOBAL_SET, self.members.ranks, self.placement.rank)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def solo(self) -> Iterator[None]:
         """Limits collectives to this rank while it is open, as for a newcomer: what a rank does on its own after a
         change of the world must not meet what others do in it."""
         alone = connect_alone(self.settings)

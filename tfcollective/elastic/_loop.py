@@ -51,11 +51,11 @@ def run(func: _Function) -> _Function:
         with runtime.training(), _leaving_on_sigterm(), notification_manager.listening(state):
             while True:
                 try:
-                    joins = runtime.is_without_state()
+                    joins = runtime.current().without_state
                     state.sync()
-                    runtime.phases().synced(tell=joins)
+                    runtime.current().change_times.synced(tell=joins)
                     result = func(state, *args, **kwargs)
-                    runtime.announce_leave("")  # training is complete: there is nothing left to leave
+                    runtime.current().leaving = ""  # training is complete: there is nothing left to leave
                     return result
                 except HostsUpdatedInterrupt:
                     lost = None
@@ -64,10 +64,10 @@ def run(func: _Function) -> _Function:
                         raise
                     lost = _lost_rank(error)
                     state.restore()
-                if runtime.leaves():
+                if runtime.current().leaving:
                     _leave()
                 runtime.reopen(lost)
-                with runtime.apart():
+                with runtime.solo():
                     state.on_reset()
 
     return cast(_Function, looped)
@@ -88,8 +88,9 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
     def heard(number: int, _frame: object) -> None:
         end_if_forked(number, pid)
-        runtime.announce_leave("SIGTERM")
-        if runtime.is_between_worlds():
+        session = runtime.current()
+        session.leaving = "SIGTERM"
+        if session.between_worlds:
             raise SystemExit(0)  # what it interrupts may hold locks: the world is left at the end of the process
 
     handle_sigterm(heard)
@@ -100,7 +101,7 @@ def _leaving_on_sigterm() -> Iterator[None]:
 
 
 def _leave() -> NoReturn:
-    _LOG.warning("rank %d leaves the job gracefully: %s", runtime.rank(), runtime.leaves())
+    _LOG.warning("rank %d leaves the job gracefully: %s", runtime.rank(), runtime.current().leaving)
     runtime.shutdown()
     raise SystemExit(0)
 
@@ -112,10 +113,10 @@ def _is_change(error: Exception) -> bool:
     if isinstance(error, HorovodInternalError):
         return True
     # By the state of the world, not by the error's type: TensorFlow wraps it, for example where a py_function fails.
-    return runtime.ended_by_peer() is not None and came_through_collective(error)
+    return runtime.current().ended_by_peer() is not None and came_through_collective(error)
 
 
 def _lost_rank(error: Exception) -> int | None:
-    ended_by = runtime.ended_by_peer()
+    ended_by = runtime.current().ended_by_peer()
     _LOG.warning("generation %d has ended: %s", runtime.generation(), ended_by or error)
     return lost_rank(ended_by)

@@ -84,14 +84,14 @@ class State:
         self._keep()
         if self._change_is_pending():
             raise HostsUpdatedInterrupt
-        runtime.phases().stepped()
+        runtime.current().change_times.stepped()
 
     def check_host_updates(self) -> None:
         """Commits like :meth:`commit`, but only if the world will change: then no step is repeated, either."""
         if self._change_is_pending():
             self._keep()
             raise HostsUpdatedInterrupt
-        runtime.phases().stepped()
+        runtime.current().change_times.stepped()
 
     def _change_is_pending(self) -> bool:
         """True if a rank knows that the world will change; the same on all ranks, which all call it."""
@@ -99,7 +99,7 @@ class State:
 
         if not runtime.settings().elastic:
             return False
-        known = max(runtime.pending(), runtime.generation() + 1 if self._was_told() else 0)
+        known = max(runtime.current().pending, runtime.generation() + 1 if self._was_told() else 0)
         heard = np.array(known, np.int64)
         newest = int(runtime.get_communicator().allreduce(heard, Max, name="elastic/pending"))
         return newest > runtime.generation()
@@ -117,7 +117,7 @@ class State:
         """
         import numpy as np
 
-        mine = _NO_STATE if self._commits < 0 and runtime.is_without_state() else self._commits
+        mine = _NO_STATE if self._commits < 0 and runtime.current().without_state else self._commits
         commits = runtime.get_communicator().allgather(np.array([mine], np.int64), name="elastic/commits")
         newest = int(np.argmax(commits))
         if commits[newest] == _NO_STATE:  # and not the beginning: it would be done again as if nothing had been
@@ -126,7 +126,7 @@ class State:
                 "taken it: start the job again from a checkpoint, for example with --max-restarts"
             )
         self.take(newest)
-        runtime.take_state()
+        runtime.current().without_state = False
         self._commits = max(int(commits[newest]), 0)
 
     def save(self) -> None:

@@ -59,7 +59,7 @@ def _is_one_of_several() -> bool:
     Horovod's examples, before it takes the weights of the others."""
     if not runtime.is_initialized() or not runtime.task().is_trainer or runtime.size() == 1:
         return False
-    return runtime.trains() or not runtime.settings().elastic
+    return runtime.current().trains or not runtime.settings().elastic
 
 
 def _check_tapes(variables: list[Any]) -> None:

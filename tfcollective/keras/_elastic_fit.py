@@ -139,7 +139,7 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
     training = _Training(fit, model, arguments, source, state, weight)
     options._in_fit = _begun = True
     try:
-        if runtime.is_newcomer():
+        if runtime.current().newcomer:
             training.rehearse()
         training.callbacks = _Callbacks(callbacks, training, options.commit_every)
         training.callbacks.begin()

@@ -296,7 +296,7 @@ def _sizes(members: Members) -> BucketSizes:
     found = sizes_for_network(members.size, info.link_latency, info.link_bandwidth)
     if not members.elastic:
         return found
-    return BucketSizes(*runtime.agreed_once(f"bucket sizes/{members.process_set_id}", list(astuple(found))))
+    return BucketSizes(*runtime.current().agreed_once(f"bucket sizes/{members.process_set_id}", list(astuple(found))))
 
 
 def _plan(

@@ -34,7 +34,7 @@ def load() -> Any:
         ConfigError: the library does not load into this TensorFlow.
         UnsupportedError: a function that XLA compiles is being traced.
     """
-    return _LOADERS[runtime.tensorflow_ops()]()
+    return _LOADERS[runtime.current().engine.tensorflow_ops]()
 
 
 def _load_once() -> Any:

@@ -101,7 +101,7 @@ class Orders:
             return
         self._next = order
         if order.what == CONNECT:
-            while not runtime.is_between_worlds():
+            while not runtime.current().between_worlds:
                 time.sleep(_LOOK_S)  # the moment to be hit gives no notice; this thread ends with the process
             self._die_in(CONNECT, order)
 

@@ -13,13 +13,12 @@ TRAINS = 0
 
 
 @pytest.fixture
-def left(monkeypatch):
-    """Why the rank is to leave, once it is."""
-    causes = []
+def session(monkeypatch):
+    """The session of a rank of an elastic job that trains."""
     monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=True))
-    monkeypatch.setattr(runtime, "announce_leave", causes.append)
-    monkeypatch.setattr(runtime, "is_between_worlds", lambda: False)
-    return causes
+    session = SimpleNamespace(leaving="", between_worlds=False)
+    monkeypatch.setattr(runtime, "current", lambda: session)
+    return session
 
 
 def in_fork(function):
@@ -33,7 +32,7 @@ def in_fork(function):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_sigterm_ends_a_fork_but_ranks_leave(left):
+def test_sigterm_ends_a_fork_but_ranks_leave(session):
     def terminated():
         signal.raise_signal(signal.SIGTERM)
         return TRAINS
@@ -41,19 +40,19 @@ def test_sigterm_ends_a_fork_but_ranks_leave(left):
     with loop._leaving_on_sigterm():
         assert in_fork(lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_DFL) == 1
         assert in_fork(terminated) == -signal.SIGTERM
-        assert left == []
+        assert session.leaving == ""
         signal.raise_signal(signal.SIGTERM)
-        assert left == ["SIGTERM"]
+        assert session.leaving == "SIGTERM"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_fork_keeps_what_the_program_has_set(left):
+def test_a_fork_keeps_what_the_program_has_set(session):
     with loop._leaving_on_sigterm():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the program's own, which forks inherit as they do all of them
         assert in_fork(lambda: signal.getsignal(signal.SIGTERM) == signal.SIG_IGN) == 1
 
 
-def test_an_early_sigterm_ends_a_fork_too(left):
+def test_an_early_sigterm_ends_a_fork_too(session):
     def terminated():
         heard(signal.SIGTERM, None)
         return TRAINS

@@ -30,12 +30,12 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 4
-        self.known = 0
+        self.pending = 0
+        self.change_times = ChangeTimes(lambda times: None)
         monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=True))
         monkeypatch.setattr(runtime, "generation", lambda: self.now)
-        monkeypatch.setattr(runtime, "pending", lambda: self.known)
+        monkeypatch.setattr(runtime, "current", lambda: self)
         monkeypatch.setattr(runtime, "get_communicator", lambda: self)
-        monkeypatch.setattr(runtime, "phases", lambda: ChangeTimes(lambda times: None))
 
     def allreduce(self, value: Any, op: object, name: str) -> Any:
         """What all ranks know together."""

@@ -417,7 +417,7 @@ def test_a_class_changing_gradients_early_is_refused(kind: type) -> None:
 def test_a_step_before_elastic_run_is_local(
     monkeypatch: pytest.MonkeyPatch, elastic: bool, trains: bool, counts: bool
 ) -> None:
-    for name, value in {"is_initialized": True, "size": 3, "trains": trains}.items():
+    for name, value in {"is_initialized": True, "size": 3, "current": SimpleNamespace(trains=trains)}.items():
         monkeypatch.setattr(runtime, name, lambda value=value: value)
     monkeypatch.setattr(runtime, "task", lambda: TaskKey("worker", 0))
     monkeypatch.setattr(runtime, "settings", lambda: SimpleNamespace(elastic=elastic))

@@ -177,7 +177,7 @@ def test_a_signal_handler_may_leave_the_world() -> None:
 def test_aborting_while_apart_ends_the_world(monkeypatch: pytest.MonkeyPatch) -> None:
     _, session = elastic_session()
     world = session.communicator()
-    with session.apart():
+    with session.solo():
         alone = session.communicator()
         session.abort("the program failed")
     with pytest.raises(CollectiveCancelledError, match="the program failed"):
@@ -190,7 +190,7 @@ def test_aborting_while_apart_ends_the_world(monkeypatch: pytest.MonkeyPatch) ->
 def test_leaving_while_apart_leaves_the_world() -> None:
     _, session = elastic_session()
     world = session.communicator()
-    with session.apart():
+    with session.solo():
         session.close()
     assert world.closed
     with pytest.raises(StateError, match="has left the world"):

@@ -27,7 +27,7 @@ def single() -> Iterator[None]:
     tfcollective.shutdown()
 
 
-@pytest.mark.parametrize("name", [*QUESTIONS, "placement", "settings", "get_communicator"])
+@pytest.mark.parametrize("name", [*QUESTIONS, "current", "settings", "get_communicator"])
 def test_before_init_the_error_says_what_to_call(name: str) -> None:
     assert not tfcollective.is_initialized()
     with pytest.raises(StateError, match=r"call tfcollective.init\(\) first"):
@@ -88,11 +88,11 @@ def test_callbacks_run_at_shutdown() -> None:
     assert calls == [False]
 
 
-def test_common_counts_begin_anew_after_being_apart(single: None) -> None:
+def test_common_counts_begin_anew_after_solo_work(single: None) -> None:
     calls: list[str] = []
     runtime.on_shutdown(lambda: calls.append("names"))
     runtime.on_new_world(lambda: calls.append("steps"))
-    with runtime.apart():
+    with runtime.solo():
         assert runtime.get_communicator().allreduce(np.ones(2))[0] == 1
         assert calls == []
     runtime._shutdown_callbacks.pop()

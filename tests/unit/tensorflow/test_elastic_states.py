@@ -126,7 +126,8 @@ def test_a_state_that_was_written_for_horovod() -> None:
 )
 def test_errors_are_changes_only_after_a_loss(error, elastic, lost, expected, monkeypatch) -> None:
     monkeypatch.setattr(loop.runtime, "settings", lambda: SimpleNamespace(elastic=elastic))
-    monkeypatch.setattr(loop.runtime, "ended_by_peer", lambda: PeerLostError("gone", peer=1) if lost else None)
+    ended = PeerLostError("gone", peer=1) if lost else None
+    monkeypatch.setattr(loop.runtime, "current", lambda: SimpleNamespace(ended_by_peer=lambda: ended))
     assert loop._is_change(error) is expected
 
 

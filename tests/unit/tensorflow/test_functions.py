@@ -161,7 +161,7 @@ def test_bad_arguments_are_errors_of_tensorflow_too(traced: bool) -> None:
     if not traced:
         calls["rank 0 is not one of its ranks  1"] = lambda: tfc.broadcast_object(1, root_rank=1, process_set=outside)
     with fake_world(size=2):
-        runtime._current().process_sets._sets[1] = Registered(outside, Members(1, (1,), -1), None)
+        runtime.current().process_sets._sets[1] = Registered(outside, Members(1, (1,), -1), None)
         outside._register(1, [1], 0)
         for text, call in calls.items():
             with pytest.raises(tf.errors.InvalidArgumentError, match=" ".join(text.split())) as caught:
