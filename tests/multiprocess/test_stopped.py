@@ -22,6 +22,7 @@ from tfcollective._launch.nodes.provider import NodeSettings
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.commands import own_agent
 from tfcollective._launch.platforms.local import LocalLauncher
+from tfcollective._launch.running.job import new_job_id
 
 pytestmark = pytest.mark.multiprocess
 
@@ -53,12 +54,12 @@ def test_a_stopped_agents_job_is_ended():
 @contextlib.contextmanager
 def agent_with_a_rank(host_timeout=TIMING.host_timeout, argv=SLEEP, env=None):
     """An agent as a launcher starts it; yields it, its rank and the coordinator."""
-    key = new_key()
-    with CoordinatorServer(ServerOptions("job", key, workers(1), 100.0)) as server:
+    key, job_id = new_key(), new_job_id()  # other tests have agents on this machine, too
+    with CoordinatorServer(ServerOptions(job_id, key, workers(1), 100.0)) as server:
         agent = subprocess.Popen(own_agent(), stdin=subprocess.PIPE, bufsize=0)
         try:
             worker = WorkerPlan(TaskKey.parse("worker:0"), 0, argv, env or {})
-            config = AgentConfig("job", (worker,), host_timeout=host_timeout)
+            config = AgentConfig(job_id, (worker,), host_timeout=host_timeout)
             agent.stdin.write(encode_line(NodeSettings(str(server.endpoint), key.hex(), "here", ("lo",))))
             agent.stdin.write(encode_line(config))
             until(lambda: psutil.Process(agent.pid).children(), 60)
