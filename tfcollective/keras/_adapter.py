@@ -28,6 +28,7 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from tfcollective.keras._elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras._global_mean import weigh_by_loss
 from tfcollective.keras._normalization import synchronize_keras
 from tfcollective.keras._optimizers import distributed_states, is_optimizer, train_step_is_own
+from tfcollective.keras._parallel import mode, training
 from tfcollective.keras._synchronisation import MetricAverageCallback
 from tfcollective.keras._together import added_callback, together
 from tfcollective.tensorflow import _reductions as reductions
@@ -80,6 +82,8 @@ def install(keras: Any) -> None:
     _add_lr(keras.optimizers.Optimizer)
     new_buffers.install(keras)
     alone.install(keras)
+    training.install(keras, copies.replace_method)
+    copies.replace_method(keras.Model, "predict", _predict)
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
     if scaler is not None and hasattr(scaler, "apply"):
         _wrap(scaler, "check_finite", "grads", _check_finite)
@@ -162,6 +166,13 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
     bound.apply_defaults()
     _, *names = bound.arguments
     arguments = {name: bound.arguments[name] for name in names}
+    division = mode.active()
+    if division is not None:
+        return training.fit(functools.partial(_fit_together, original), model, arguments, division)
+    return _fit_together(original, model, **arguments)
+
+
+def _fit_together(original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
     options = elastic_callback(arguments["callbacks"])
     ours = together(model, arguments, elastic=options is not None)
     with reductions.training(own_step=train_step_is_own(model)), added_callback(model, arguments, ours):
@@ -171,11 +182,32 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
 
 
 def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    division = mode.active()
     with reductions.training(own_step=train_step_is_own(model)):
+        if division is not None:
+            return training.train_on_batch(original, model, division, *args, **kwargs)
         return original(model, *args, **kwargs)
 
 
+def _predict(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    division = mode.active()
+    if division is None:
+        return original(model, *args, **kwargs)
+    return training.predict(original, model, _arguments(original, model, *args, **kwargs), division)
+
+
+def _arguments(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments by name, without the model."""
+    bound = inspect.signature(original).bind(model, *args, **kwargs)
+    named = dict(list(bound.arguments.items())[1:])
+    more = named.pop("kwargs", {})
+    return {**named, **more}
+
+
 def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    division = mode.active()
+    if division is not None:
+        return training.evaluate(original, model, _arguments(original, model, *args, **kwargs), division)
     bound = inspect.signature(original).bind(model, *args, **kwargs)
     given = bound.arguments.get("callbacks")
     if isinstance(given, tf.keras.callbacks.CallbackList):  # that of fit

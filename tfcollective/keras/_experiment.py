@@ -17,6 +17,7 @@ from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.keras._backup import BackupAndRestore
 from tfcollective.keras._elastic_fit import Elastic
 from tfcollective.keras._optimizers import distributed_states, optimizers_of, train_step_is_own
+from tfcollective.keras._parallel import mode
 from tfcollective.keras._rank_zero import RankZeroCallback
 from tfcollective.keras._remote_files import PushCallback, redirected
 from tfcollective.keras.callbacks import BroadcastGlobalVariablesCallback, MetricAverageCallback
@@ -45,7 +46,8 @@ class KerasExperiment(Trainable):
     Attributes:
         model: a compiled model, or a function that makes one; its optimizer is a
             ``tfcollective.keras.DistributedOptimizer`` (with one rank any will do). A model with its own ``train_step``
-            may hold several, or use a ``DistributedGradientTape``.
+            may hold several, or use a ``DistributedGradientTape``. In a job with ``data_parallel`` any optimizer will
+            do, and the functions give all of the data.
         model_dir: where rank 0 writes: a directory, or a URL (``hdfs://``, ``s3://``, ... see ``tfcollective.files``).
             There, what rank 0 and its callbacks write at or below ``model_dir`` is written on the local disk first,
             and moved when it is whole.
@@ -136,7 +138,7 @@ class KerasExperiment(Trainable):
         model = self.model() if callable(self.model) and not is_model else self.model
         if not optimizers_of(model):
             raise ConfigError("model: it is not compiled")
-        several = runtime.size() > 1 or runtime.settings().elastic
+        several = (runtime.size() > 1 or runtime.settings().elastic) and mode.active() is None
         if several and not distributed_states(model) and not train_step_is_own(model):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
         return model

@@ -18,6 +18,7 @@ from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InternalError, UnsupportedError
 from tfcollective._runtime.communicator import Max
 from tfcollective.keras._mixin import DistributedMixin, is_of_keras
+from tfcollective.keras._parallel.step import weigh
 from tfcollective.tensorflow._functions import allreduce
 
 _HOOKS = ("apply", "_backend_apply_gradients", "_clip_gradients", "_overwrite_variables_directly_with_gradients")
@@ -81,10 +82,13 @@ class Keras3Mixin(DistributedMixin):
             if self._tfcollective_reduces_first and grads:
                 variables = this._trainable_variables if trainable_variables is None else trainable_variables
                 grads = self._reduced_first(grads, variables)
+            elif not self._tfcollective.is_reduced:
+                grads = weigh(grads)
             return base.apply(grads, trainable_variables)
 
     def _reduced_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        return self._tfcollective.reduce_first(gradients, variables, [_is_overwritten(v) for v in variables])
+        weighed = gradients if self._tfcollective.is_reduced else weigh(gradients)
+        return self._tfcollective.reduce_first(weighed, variables, [_is_overwritten(v) for v in variables])
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         base: Any = super()

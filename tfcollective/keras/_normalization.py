@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
+from tfcollective.keras._parallel.step import current_step
 from tfcollective.tensorflow._border import opaque
 from tfcollective.tensorflow._helpers import size_in_graph
 from tfcollective.tensorflow._rows import allgather
@@ -82,8 +83,13 @@ def _mean_and_variance(
 
 
 def _is_ours(layer: Any) -> bool:
-    """True of a layer that is to be synchronized over more than this process."""
-    if not getattr(layer, "synchronized", False) or tf.distribute.has_strategy() or not runtime.is_initialized():
+    """True of a layer that is to be synchronized over more than this process, as all are where batches are divided."""
+    divided = current_step() is not None and runtime.settings().batch_norm == "global"
+    if (
+        not (getattr(layer, "synchronized", False) or divided)
+        or tf.distribute.has_strategy()
+        or not runtime.is_initialized()
+    ):
         return False
     return not runtime.members().alone
 

@@ -35,6 +35,7 @@ class OptimizerState:
         options: how gradients are reduced.
         passes: how many backward passes make an update.
         local: the variables that stay this rank's own.
+        divided: Keras's trainer divides batches, for which the user's optimizer has become a distributed one.
         factor: reduced gradients are multiplied by it.
         aggregation: adds up the gradients of several backward passes, where Keras does not.
         variables: those of the update that is being built.
@@ -55,7 +56,10 @@ class OptimizerState:
         passes: Passes | None = None,
         saved: Sequence[Any] = (),
         local: LocalVariables | None = None,
+        *,
+        divided: bool = False,
     ) -> None:
+        self.divided = divided
         self.options = options or GradientOptions()
         self.passes = passes or Passes()
         self.local = local or LocalVariables()
@@ -73,7 +77,7 @@ class OptimizerState:
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
         """Returns the state of another optimizer which reduces as this one does."""
-        return OptimizerState(self.options, self.passes, saved, self.local.copy())
+        return OptimizerState(self.options, self.passes, saved, self.local.copy(), divided=self.divided)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OptimizerState:
         """:meth:`copy`: options and variables are the program's."""

@@ -14,6 +14,7 @@ from tfcollective._base.settings import variable
 from tfcollective._runtime import ProcessSet
 from tfcollective.keras._fit_checks import advice, are_in_step, plan_of, validate_together
 from tfcollective.keras._optimizers import distributed_states
+from tfcollective.keras._parallel import mode
 from tfcollective.keras._replica_state import average_statistics, differing_state, local_keys
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.tensorflow._objects import allgather_object
@@ -44,6 +45,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._arguments, self._callbacks = arguments, callbacks
         self._process_set = process_set
         self._elastic = elastic
+        self._divided = mode.active() is not None  # ranks have equal data and seeds
         self._in_step = self._validates = False
         self._averages, self._checks = runtime.settings().average_statistics, runtime.settings().fit_checks
         self._first_epoch: int | None = None
@@ -58,7 +60,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             self._in_step = are_in_step(plans)
             self._validates = self._in_step and validate_together(plans)
             self._averages, self._checks = plans[0].averages, plans[0].checks
-            if self._checks and len(plans) > 1:  # a rank that has yet to join the others is alone
+            if self._checks and len(plans) > 1 and not self._divided:  # a rank that has yet to join the others is alone
                 self._say(advice(plans))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

@@ -1,0 +1,133 @@
+"""How batches are divided over the ranks, and what a rank's part of a batch counts for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from fake_world import fake_world
+
+from tfcollective._base.errors import UnsupportedError
+from tfcollective.keras._parallel.division import Division, Part, rows_of
+from tfcollective.keras._parallel.results import check_metrics
+from tfcollective.keras._parallel.step import Step, divided_step, weigh
+
+pytestmark = pytest.mark.tensorflow
+ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
+
+
+def parts(batch: Any, size: int) -> list[Part]:
+    return [Division(rank, size).part_of(batch) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 10, 13])
+def test_slices_are_the_whole_batch(size: int) -> None:
+    found = parts((tf.constant(ROWS), tf.constant(ROWS[:, 0])), size)
+    np.testing.assert_array_equal(np.concatenate([part.batch[0] for part in found]), ROWS)
+    np.testing.assert_array_equal(np.concatenate([part.batch[1] for part in found]), ROWS[:, 0])
+    counts = [len(part.batch[0]) for part in found]
+    assert sorted(counts, reverse=True) == counts
+    assert counts[0] - counts[-1] <= 1
+    assert {int(part.total) for part in found} == {10}
+
+
+@pytest.mark.parametrize("size", [2, 3, 12])
+def test_ragged_and_sparse_rows_are_divided(size: int) -> None:
+    ragged = tf.ragged.range(tf.range(10))
+    sparse = tf.sparse.from_dense(ROWS)
+    found = parts({"ragged": ragged, "sparse": sparse, "rate": tf.constant(0.5), "none": None}, size)
+    assert tf.concat([part.batch["ragged"] for part in found], 0).to_list() == ragged.to_list()
+    joined = tf.sparse.concat(0, [part.batch["sparse"] for part in found])
+    np.testing.assert_array_equal(tf.sparse.to_dense(joined), ROWS)
+    assert all(part.batch["none"] is None and float(part.batch["rate"]) == 0.5 for part in found)
+
+
+@pytest.mark.parametrize("rows", [4, 5])
+def test_a_dataset_of_unknown_batches(rows: int) -> None:
+    data = tf.data.Dataset.from_tensor_slices(ROWS).batch(rows)
+    mine = [list(Division(rank, 3).parts_of(data)) for rank in range(3)]
+    for whole, *own in zip(data, *mine, strict=True):
+        np.testing.assert_array_equal(np.concatenate([part.batch for part in own]), whole)
+        assert sum(int(rows_of(part.batch)) for part in own) == int(own[0].total)
+
+
+def test_whole_batches_are_taken_in_turn() -> None:
+    data = tf.data.Dataset.range(20).batch(3)
+    found = [list(Division(rank, 3).whole_batches_of(data, None)) for rank in range(3)]
+    assert [len(one) for one in found] == [3, 2, 2]
+    assert [one.numpy().tolist() for one in found[1]] == [[3, 4, 5], [12, 13, 14]]
+    assert len(list(Division(2, 3).whole_batches_of(data.repeat(), 4))) == 1
+
+
+def test_data_of_each_rank_stay_whole() -> None:
+    division = Division(1, 3, shards_data=False)
+    part = division.part_of(tf.constant(ROWS))
+    assert (int(part.total), len(part.batch)) == (30, 10)
+    data = tf.data.Dataset.range(20).batch(3)
+    assert len(list(division.whole_batches_of(data, None))) == 7
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (tf.constant(1.0), "without rows"),
+        ((tf.constant(ROWS), tf.constant(ROWS[:3])), "10 rows, and one of its parts 3"),
+    ],
+)
+def test_batches_that_cannot_be_divided(batch: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        Division(0, 2).part_of(batch)
+
+
+def test_parts_of_other_lengths_are_an_error() -> None:
+    data = tf.data.Dataset.from_generator(
+        lambda: iter([(ROWS, ROWS[:3])]), output_signature=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 2]))
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="different numbers of rows"):
+        list(Division(0, 2).parts_of(data))
+
+
+def test_gradients_count_by_rows() -> None:
+    seen = []
+    step = divided_step(lambda _batch: seen.append(weigh([tf.constant(1.0), None])), Division(0, 3), tf.Variable(0.0))
+    step(tf.constant(ROWS))
+    assert float(seen[0][0]) == pytest.approx(4 / 10 * 3)
+    assert weigh([1.0]) == [1.0]  # outside of a step
+
+
+def test_nothing_computed_of_no_rows_counts() -> None:
+    step = Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), 3, scales_loss=True)
+    assert float(step.shared(tf.constant(np.nan))) == 0.0
+    assert float(step.summed(tf.constant(0.0))) == 0.0
+    assert not step.is_even
+
+
+def test_even_parts_cost_no_operation() -> None:
+    value = tf.constant(2.0)
+    assert Step(tf.constant(4, tf.int64), tf.constant(8, tf.int64), 2, scales_loss=True).shared(value) is value
+
+
+def test_a_metric_that_cannot_be_merged() -> None:
+    class Largest(tf.keras.metrics.Metric):
+        def update_state(self, *_: Any) -> None: ...
+
+    with pytest.raises(UnsupportedError, match="metric best: Largest has an update_state of its own"):
+        check_metrics([Largest(name="best")])
+    Largest.merge_state = lambda self, metrics: None
+    check_metrics([Largest(name="best"), tf.keras.metrics.AUC()])
+
+
+@pytest.mark.skipif(not hasattr(tf.keras, "distribution"), reason="Keras 2 has no keras.distribution")
+def test_what_keras_is_told_of_the_world() -> None:
+    distribution = tf.keras.distribution
+    with fake_world(3):
+        assert len(distribution.list_devices("cpu")) == 3
+        parallel = distribution.DataParallel()
+        assert parallel.num_processes == 3
+        assert parallel.distribute_dataset(None) is None
+        with pytest.raises(UnsupportedError, match="ModelParallel: on TensorFlow"):
+            distribution.ModelParallel(layout_map=None)

@@ -1,0 +1,203 @@
+"""The training step that is being built, or run: what makes its sums those of the whole batch.
+
+A rank computes with its rows of a batch. Losses are means over rows, so a rank's loss counts by its *share*: its rows
+times the number of ranks over the rows of all. The average of the ranks' gradients is then that of the whole batch.
+
+* Keras's own training step lets the optimizer scale the loss before the gradients are taken: there the share is a
+  factor, which costs nothing. In a training step of the user's own the gradients get the factor, in the optimizer.
+* A loss whose mean is over something else than rows gets a factor of its own: ``reduction="sum"``, masks, and means
+  over the sample weights. The last two need the sum over all ranks.
+* A number that a step gives to a ``Mean`` counts as one batch: each rank's counts by its share.
+
+Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective._runtime.communicator import Sum
+from tfcollective.keras._parallel.division import Division, Part, has_rows, rows_of
+from tfcollective.tensorflow import _reductions as reductions
+from tfcollective.tensorflow._functions import allreduce
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step that is being traced or run.
+
+    Attributes:
+        rows: of this rank, a scalar int64 tensor.
+        total: rows of all ranks.
+        size: the number of ranks.
+        scales_loss: the loss gets the share, not the gradients.
+    """
+
+    rows: Any
+    total: Any
+    size: int
+    scales_loss: bool
+
+    @property
+    def fraction(self) -> Any:
+        """This rank's part of the batch, from 0 to 1: a float64 scalar."""
+        return tf.math.divide_no_nan(tf.cast(self.rows, tf.float64), tf.cast(self.total, tf.float64))
+
+    @property
+    def is_even(self) -> bool:
+        """True where it is known while the step is built that all ranks have equally many rows."""
+        rows, total = tf.get_static_value(self.rows), tf.get_static_value(self.total)
+        return rows is not None and total is not None and int(rows) * self.size == int(total)
+
+    def summed(self, value: Any) -> Any:
+        """A sum over this rank's rows as a mean over ranks that count by their shares: over their fractions."""
+        return tf.math.divide_no_nan(value, tf.cast(self.fraction, value.dtype))
+
+    def shared(self, value: Any) -> Any:
+        """`value` times this rank's share; 0 without rows, whatever was computed of none."""
+        if value is None or self.is_even:
+            return value
+        if isinstance(value, tf.IndexedSlices):
+            return tf.IndexedSlices(self.shared(value.values), value.indices, value.dense_shape)
+        share = tf.cast(self.fraction * self.size, value.dtype)
+        return tf.where(self.rows > 0, value * share, tf.zeros_like(value))
+
+
+class _Current(threading.local):
+    step: Step | None = None
+
+
+_current = _Current()
+
+
+def current_step() -> Step | None:
+    """The step that this thread builds or runs; None outside of one."""
+    return _current.step
+
+
+@contextmanager
+def _within(step: Step | None) -> Iterator[None]:
+    before, _current.step = _current.step, step
+    try:
+        yield
+    finally:
+        _current.step = before
+
+
+def divided_step(train_step: Callable[[Any], Any], division: Division, fraction: Any) -> Callable[[Any], Any]:
+    """The training step for the elements of ``Division.parts_of``, and for batches, which it divides.
+
+    Args:
+        train_step: of the model, for this rank's part.
+        division: of the batches.
+        fraction: a variable that gets this rank's part of each batch, where the step is not Keras's; else None.
+    """
+
+    def step(element: Any) -> Any:
+        total, part = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
+        rows = rows_of(next(one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)))
+        current = Step(rows, total, division.size, scales_loss=fraction is None)
+        if fraction is not None:
+            fraction.assign(tf.cast(current.fraction, tf.float32))
+        with _within(current):
+            return train_step(part)
+
+    return step
+
+
+def _as_tensors(batch: Any) -> Any:
+    """The batch of ``train_on_batch``, which has arrays where it runs eagerly."""
+    return tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), batch)
+
+
+def install(keras: Any, replace_method: Callable[..., bool]) -> None:
+    """Changes Keras's losses, ``Mean`` and optimizers for what is built within a step; once a process.
+
+    Args:
+        keras: Keras 3.
+        replace_method: see ``tfcollective.keras._copies``.
+    """
+    from keras.src.losses import loss as losses  # noqa: TID251  # install() is for Keras 3
+
+    losses.reduce_weighted_values = _wrapped(losses)
+    replace_method(keras.metrics.Mean, "update_state", _update_mean)
+    replace_method(keras.optimizers.Optimizer, "scale_loss", _scale_loss)
+    replace_method(keras.optimizers.LossScaleOptimizer, "scale_loss", _scale_loss)
+    replace_method(keras.Model, "_aggregate_additional_loss", _aggregate)
+
+
+def weigh(gradients: Sequence[Any]) -> Sequence[Any]:
+    """The gradients that an optimizer is given in a step, times this rank's share if its loss did not get it."""
+    step = _current.step
+    if step is None or step.scales_loss:
+        return gradients
+    return [step.shared(one) for one in gradients]
+
+
+def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+    step = _current.step
+    with _within(None):  # an optimizer around another one calls it, too
+        scaled = original(optimizer, loss)
+    return step.shared(scaled) if step is not None and step.scales_loss else scaled
+
+
+def _aggregate(original: Callable[..., Any], model: Any, loss: Any) -> Any:
+    """Keras adds up what a layer gives to ``add_loss``: numbers of rows are a sum over the rows."""
+    step, result = _current.step, original(model, loss)
+    return result if step is None or len(loss.shape) == 0 else step.summed(result)
+
+
+def _update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
+    step = _current.step
+    if step is None:
+        return original(metric, values, sample_weight=sample_weight)
+    values = tf.convert_to_tensor(values)
+    if values.shape.rank == 0:
+        values = tf.where(step.rows > 0, values, tf.zeros_like(values))
+        sample_weight = tf.cast(step.fraction, metric.dtype) if sample_weight is None else sample_weight
+    return original(metric, values, sample_weight=sample_weight)
+
+
+def _wrapped(losses: Any) -> Callable[..., Any]:
+    original = losses.reduce_weighted_values
+
+    def reduce_weighted_values(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        step = _current.step
+        if step is None or reduction in (None, "none") or len(values.shape) == 0:
+            return loss
+        if len(loss.shape) > 0:  # Keras does not reduce no rows
+            return tf.reduce_sum(loss)
+        if reduction == "sum":
+            return step.summed(loss)
+        counted = _counted(sample_weight, mask, reduction, losses)
+        return loss if counted is None else loss * tf.cast(_relative(counted, step), loss.dtype)
+
+    return reduce_weighted_values
+
+
+def _counted(sample_weight: Any, mask: Any, reduction: str, losses: Any) -> Any:
+    """What a loss is a mean over, a float64 scalar; None where it is over rows of one size."""
+    counted = mask
+    if reduction == "mean_with_sample_weight":
+        counted = losses.apply_mask(sample_weight, mask, dtype="float64", reduction=reduction)
+    return None if counted is None else tf.reduce_sum(tf.cast(tf.convert_to_tensor(counted), tf.float64))
+
+
+def _relative(counted: Any, step: Step) -> Any:
+    """This rank's part of what is counted, as a multiple of its part of the rows."""
+    with reductions.unnoted():
+        everyones = allreduce(tf.stop_gradient(counted), op=Sum)
+    return tf.math.divide_no_nan(tf.math.divide_no_nan(counted, everyones), step.fraction)
