@@ -28,6 +28,7 @@ from tfcollective._base.topology import Endpoint, PortRange
 PREFIX = "TFCOLLECTIVE_"
 TF_CONFIG = "TF_CONFIG"
 TRANSPORTS = ("auto", "tcp")
+BATCH_NORMS = ("global", "local")
 # Who moves the data: see tfcollective._runtime.engines.
 ENGINES = ("native", "horovod", "mpi")
 REPLICA_CHECKS = ("resync", "warn", "error")
@@ -237,6 +238,14 @@ class Settings:
         "epoch, and before validation.",
         True,
     )
+    data_parallel: bool = _row(
+        _FLAG, "Set by `--data-parallel`: Keras's own `fit`, `evaluate` and `predict` divide their work.", False
+    )
+    batch_norm: str = _row(
+        _choice(*BATCH_NORMS),
+        "Where Keras's `fit` divides batches: `BatchNormalization` over the whole batch, or over each rank's part.",
+        "global",
+    )
     fit_checks: bool = _row(
         _FLAG,
         "Whether the ranks compare, in `fit`, their data, seeds, files and weights without gradients; rank 0 warns.",
@@ -397,6 +406,16 @@ def hide_tf_config() -> None:
     text = os.environ.pop(TF_CONFIG, None)
     if text is not None:
         os.environ[variable("tf_config")] = text
+
+
+def set_tf_config(text: str) -> None:
+    """Sets TF_CONFIG as a user would have set it: ``init()`` reads it and takes it away again."""
+    os.environ[TF_CONFIG] = text
+
+
+def hide_data_parallel() -> None:
+    """Takes away what makes Keras divide its work: processes that this one starts are no ranks."""
+    os.environ.pop(variable("data_parallel"), None)
 
 
 def markdown_table() -> str:

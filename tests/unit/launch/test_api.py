@@ -80,8 +80,8 @@ def test_options_of_the_ranks_reach_them_as_variables():
 def test_an_unknown_option_is_named():
     with pytest.raises(
         tfcollective.ConfigError,
-        match=r"unknown option 'queue'; known: blacklist, bucket_mb, cooldown_range, cwd, discovery, "
-        "elastic_timeout, emit_tf_config, engine, env",
+        match=r"unknown option 'queue'; known: batch_norm, blacklist, bucket_mb, cooldown_range, cwd, "
+        "data_parallel, discovery, elastic_timeout, emit_tf_config, engine, env",
     ):
         tfcollective.run(print, np=2, queue="a")
 

@@ -30,7 +30,7 @@ from tfcollective._control.client.client import CoordinatorClient, CoordinatorUn
 from tfcollective._control.identity.keys import read_key_file
 from tfcollective._control.messages import Enroll
 from tfcollective._launch.agent.protocol import (
-    HOROVOD_PACKAGES,
+    PACKAGE,
     AgentConfig,
     NodeFacts,
     NodeSettings,
@@ -89,7 +89,7 @@ def enroll(
         version=__version__,
         python=platform.python_version(),
         executable=settings.executable or sys.executable,
-        packages=str(HOROVOD_PACKAGES),
+        package=str(PACKAGE),
         pid=os.getpid(),
         slots=settings.slots,
         instance=settings.instance,

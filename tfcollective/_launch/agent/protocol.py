@@ -19,8 +19,12 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.verdict import Rules
 from tfcollective._launch.agent.policy import StopCause
 
-#: Where this node has the package named ``horovod`` that stands for ours, for ``--horovod-compat``.
-HOROVOD_PACKAGES = Path(__file__).resolve().parents[2] / "horovod" / "_alias"
+#: Where this node has this package.
+PACKAGE = Path(__file__).resolve().parents[2]
+#: In it, what PYTHONPATH leads to with ``--horovod-compat``: a package named ``horovod`` that stands for ours.
+HOROVOD_PACKAGES = PACKAGE / "horovod" / "_alias"
+#: Likewise with ``--data-parallel``: what Python runs first.
+FIRST_MODULES = PACKAGE / "keras" / "_start"
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class NodeFacts:
         version: of tfcollective.
         python: the version of its interpreter.
         executable: the interpreter of its ranks.
-        packages: the directory of the packages for Horovod's names.
+        package: the directory of this package.
         slots: how many ranks it takes; None: the launcher decides.
         rank: what MPI has given it, if any.
         ports: free ones.
@@ -81,7 +85,7 @@ class NodeFacts:
     version: str = ""
     python: str = ""
     executable: str = ""
-    packages: str = ""
+    package: str = ""
     slots: int | None = None
     rank: int | None = None
     ports: tuple[int, ...] = ()

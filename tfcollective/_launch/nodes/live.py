@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -20,7 +21,7 @@ from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.store_keys import end_key, node_name
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import (
-    HOROVOD_PACKAGES,
+    PACKAGE,
     Command,
     End,
     NodeFacts,
@@ -108,7 +109,7 @@ class Node:
         argv = worker.argv
         if argv[0] == self._launcher_python:
             argv = (self.facts.executable, *argv[1:])
-        path = worker.env.get(PYTHONPATH, "").replace(str(HOROVOD_PACKAGES), self.facts.packages)
+        path = worker.env.get(PYTHONPATH, "").replace(f"{PACKAGE}{os.sep}", f"{self.facts.package}{os.sep}")
         return replace(worker, argv=argv, env={**worker.env, PYTHONPATH: path} if path else worker.env)
 
     def send(self, command: Command) -> None:

@@ -16,9 +16,9 @@ from tfcollective._launch.agent.protocol import WorkerPlan
 from tfcollective._launch.plan.hosts import Share
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.rank_variables import (
-    PYTHONPATH,
     compat_variables,
     engine_variables,
+    module_variables,
     newcomer_variables,
     rank_variables,
     tf_config,
@@ -89,7 +89,7 @@ def plan_local(
             **gpu_variables(rank, spec.num_proc, {**environ, **spec.rank_env}, gpus),
             **_task_variables(task, endpoints),
             **rank_variables(place, spec.rank_env),
-            **_horovod_variables(spec, place, 0, _THIS_HOST, environ),
+            **_script_variables(spec, place, 0, _THIS_HOST, environ),
         }
         plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
     return Plan(tuple(plans), _side_plans(spec, common, endpoints))
@@ -113,7 +113,7 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
             added = {
                 **_task_variables(task, None),
                 **rank_variables(place, spec.rank_env),
-                **_horovod_variables(spec, place, node, share.host.name, common),
+                **_script_variables(spec, place, node, share.host.name, common),
             }
             plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
@@ -210,10 +210,12 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
     evaluator = {variable("evaluator"): "1"} if any(task.type == EVALUATOR for task in spec.auxiliary_tasks) else {}
     restarts = {variable("max_restarts"): str(spec.max_restarts), variable("restarts"): str(spec.restarts)}
     elastic = {} if spec.bounds is None else {variable("elastic"): "1"}
+    parallel = {variable("data_parallel"): "1", variable("batch_norm"): spec.batch_norm} if spec.data_parallel else {}
     ports = {} if spec.port_range is None else {variable("port_range"): str(spec.port_range)}
     return {
         **timeline,
         **evaluator,
+        **parallel,
         **ports,
         **elastic,
         **(restarts if spec.max_restarts else {}),
@@ -232,16 +234,17 @@ def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None)
     return {variable("task"): str(task), **config}
 
 
-def _horovod_variables(
+def _script_variables(
     spec: JobSpec, place: Placement, node: int, host: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns what ``--horovod-compat`` or ``--engine horovod`` adds; variables that the user has set stay."""
+    """Returns what ``--horovod-compat``, ``--data-parallel`` or ``--engine horovod`` adds; variables that the user has
+    set stay."""
+    inherited = {**environ, **spec.rank_env}
+    modules = module_variables(inherited, compat=spec.horovod_compat, data_parallel=spec.data_parallel)
     if spec.engine == "horovod":
-        return {**engine_variables(place, node, spec.op_timeout), **spec.rank_env}
-    if not spec.horovod_compat:
-        return {}
-    added = compat_variables(place, host, {**environ, **spec.rank_env}, elastic=spec.bounds is not None)
-    return {name: value for name, value in added.items() if name not in spec.rank_env or name == PYTHONPATH}
+        return {**engine_variables(place, node, spec.op_timeout), **spec.rank_env, **modules}
+    compat = compat_variables(place, host, elastic=spec.bounds is not None) if spec.horovod_compat else {}
+    return {**{name: value for name, value in compat.items() if name not in spec.rank_env}, **modules}
 
 
 def _shown(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from tfcollective._base.settings import variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint, Placement
-from tfcollective._launch.agent.protocol import HOROVOD_PACKAGES
+from tfcollective._launch.agent.protocol import FIRST_MODULES, HOROVOD_PACKAGES
 
 PYTHONPATH = "PYTHONPATH"
 
@@ -53,19 +53,29 @@ def _horovod_place(place: Placement) -> dict[str, str]:
     }
 
 
-def compat_variables(place: Placement, host: str, environ: Mapping[str, str], *, elastic: bool) -> dict[str, str]:
-    """Returns the variables with which a Horovod script runs unchanged: the path of ``import horovod``, and its place.
+def module_variables(environ: Mapping[str, str], *, compat: bool, data_parallel: bool) -> dict[str, str]:
+    """Returns the PYTHONPATH for ``import horovod``, and for the module that Python runs first.
+
+    Args:
+        environ: what the rank inherits; modules that its PYTHONPATH leads to stay reachable.
+        compat: ``--horovod-compat``.
+        data_parallel: ``--data-parallel``.
+    """
+    added = [str(FIRST_MODULES)] * data_parallel + [str(HOROVOD_PACKAGES)] * compat
+    inherited = [environ[PYTHONPATH]] if environ.get(PYTHONPATH) else []
+    return {PYTHONPATH: os.pathsep.join([*added, *inherited])} if added else {}
+
+
+def compat_variables(place: Placement, host: str, *, elastic: bool) -> dict[str, str]:
+    """Returns the variables that a script written for Horovod expects.
 
     Args:
         place: the rank's.
         host: the name by which its host was given.
-        environ: what it inherits; modules that its PYTHONPATH leads to stay reachable.
         elastic: whether the job is.
     """
-    inherited = environ.get(PYTHONPATH, "")
-    path = str(HOROVOD_PACKAGES) + (os.pathsep + inherited if inherited else "")
     named = {"HOROVOD_HOSTNAME": host, **({"HOROVOD_ELASTIC": "1"} if elastic else {})}
-    return {PYTHONPATH: path, **_horovod_place(place), **named}
+    return {**_horovod_place(place), **named}
 
 
 def newcomer_variables(place: Placement, host: str, given: Mapping[str, str], *, compat: bool) -> dict[str, str]:

@@ -32,7 +32,7 @@ from tfcollective._base.options import (
     seconds,
 )
 from tfcollective._base.processes import program_of
-from tfcollective._base.settings import ENGINES, TRANSPORTS, Settings
+from tfcollective._base.settings import BATCH_NORMS, ENGINES, TRANSPORTS, Settings
 from tfcollective._base.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of, parse_task_specs
 from tfcollective._base.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective._base.timing import TIMING
@@ -272,6 +272,20 @@ class JobSpec(ProcessOptions):
         "--bucket-mb --fusion-threshold-mb",
         default="auto",
     )
+    data_parallel: bool = processes(
+        FLAG,
+        "An unmodified Keras script trains on all ranks, with the numbers of one process.",
+        "--data-parallel",
+        False,
+        common=True,
+    )
+    batch_norm: str = processes(
+        choice(*BATCH_NORMS),
+        "With --data-parallel: BatchNormalization over the whole batch, or over each rank's rows.",
+        "--batch-norm",
+        "global",
+        setting=True,
+    )
     horovod_compat: bool = compatibility(
         FLAG, "In the ranks, `import horovod` gives tfcollective.", "--horovod-compat", False, common=True
     )
@@ -431,6 +445,8 @@ class JobSpec(ProcessOptions):
                 f"{_title('min_proc')}: the job starts with {self.num_proc} ranks, fewer than the {self.min_proc} "
                 "it needs"
             )
+        if self.data_parallel:
+            raise ConfigError(f"{_title('data_parallel')}: an elastic job cannot have it: use the callback Elastic")
         if self.engine != "native":
             raise ConfigError(f"{_title('engine')}: an elastic job needs the native engine, not {self.engine}")
         if self.emit_tf_config:
