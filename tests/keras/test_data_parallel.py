@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_batches_smaller_than_three_ranks() -> None:
 def test_an_unmodified_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['RAN'] = '1'\n")
-    environment = {"PYTHONPATH": str(tmp_path)}
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = run_job(
         tmp_path / "train.py", 2, options=("--data-parallel", "--cwd", str(tmp_path)), whole=True, **environment
     )

@@ -14,6 +14,7 @@ from tfcollective.keras._global_mean import GlobalMeanLoss
 from tfcollective.keras._model_io import load_model
 from tfcollective.keras._normalization import SyncBatchNormalization
 from tfcollective.keras._optimizer import DistributedOptimizer
+from tfcollective.keras._parallel.start import start_if_asked
 from tfcollective.keras.callbacks import (
     BackupAndRestore,
     BestModelCheckpoint,
@@ -52,3 +53,4 @@ __all__ += (
 )
 
 adapter.install(tf.keras)
+start_if_asked()

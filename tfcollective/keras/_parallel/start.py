@@ -1,4 +1,6 @@
-"""Begins data parallelism in a script that has not asked for it: see ``tfcollective.keras._start.sitecustomize``."""
+"""Begins data parallelism in a script that has not asked for it; ``tfcollective.keras._start.sitecustomize`` imports
+``tfcollective.keras`` for it.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,20 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
+from tfcollective._base.settings import Settings, hide_data_parallel
 
 
-def start() -> None:
-    """As if the script began with ``keras.distribution.initialize(); set_distribution(DataParallel())``.
+def start_if_asked() -> None:
+    """With ``--data-parallel``, once a job's process: as if the script began with
+    ``keras.distribution.initialize(); set_distribution(DataParallel())``.
 
     Raises:
         UnsupportedError: this Keras has no ``keras.distribution``.
         ConfigError, RendezvousError: see ``tfcollective.init``.
     """
-    import tfcollective.keras  # noqa: F401  # changes Keras
-
+    if not Settings.load().data_parallel:
+        return
+    hide_data_parallel()
     distribution = getattr(tf.keras, "distribution", None)
     if distribution is None:
         raise UnsupportedError(

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tfcollective._base.settings import Settings, hide_data_parallel
+from tfcollective._base.settings import Settings
 
 
 class _Watcher:
@@ -64,10 +64,7 @@ def _seed_numpy(numpy: ModuleType) -> None:
 
 
 def _divide(_keras: ModuleType) -> None:
-    hide_data_parallel()
-    from tfcollective.keras._parallel.start import start
-
-    start()
+    import tfcollective.keras  # noqa: F401  # begins, at its end; it may be this import that has imported Keras
 
 
 def _run_next() -> None:
