@@ -196,6 +196,9 @@ class ProcessOptions:
         more="It counts when a person or a platform ends the job, and when ranks of an elastic job leave a node.",
         setting=True,
     )
+    host_timeout: float = failures(
+        seconds(), "A host that is silent for so long is lost.", "--host-timeout", TIMING.host_timeout, setting=True
+    )
     preemption_file: str | None = failures(
         PATH, "The ranks of a host leave when it has this file.", "--preemption-file", elastic=True
     )
@@ -224,7 +227,6 @@ class AgentConfig(ProcessOptions):
         scratch_dir: the launcher's private directory of this job, if the node is its machine; empty: the agent makes
             one.
         size: the number of ranks in the world: names of directories have as many digits as its highest rank.
-        host_timeout: how long (s) this node and the coordinator may be silent before they are lost to each other.
         rules: the job's, by which the launcher judges it, too.
         slots: of an elastic job: how many ranks this node may have.
     """
@@ -233,7 +235,6 @@ class AgentConfig(ProcessOptions):
     workers: tuple[WorkerPlan, ...]
     scratch_dir: str = ""
     size: int = 1
-    host_timeout: float = TIMING.host_timeout
     rules: Rules = field(default_factory=Rules)
     slots: int = 0
 

@@ -244,9 +244,6 @@ class JobSpec(ProcessOptions):
         Settings.stall_warning,
         setting=True,
     )
-    host_timeout: float = failures(
-        seconds(), "A host that is silent for so long is lost.", "--host-timeout", Settings.host_timeout, setting=True
-    )
     evaluator_grace: float = failures(
         seconds(), "Time that an evaluator has after training.", "--evaluator-grace", 3600.0
     )

@@ -258,7 +258,6 @@ class Job:
             self.job_id,
             tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
             size=self.spec.num_proc,
-            host_timeout=self.spec.host_timeout,
             rules=self.spec.rules,
             **self.spec.process_options,
         )
