@@ -95,7 +95,6 @@ def test_a_function_that_is_too_large_is_refused():
         ({"emit_tf_config": True}, UnsupportedError, "TF_CONFIG"),
         ({"blacklist": ("a",)}, UnsupportedError, "blacklist"),
         ({"max_restarts": 1, "platform": {**PLATFORM, "detach": True}}, ConfigError, "detach"),
-        ({"platform": {**PLATFORM, "colour": 1}}, ConfigError, "unknown option of the platform: 'colour'"),
         ({"platform": {}}, ConfigError, "--image"),
         ({"platform": {**PLATFORM, "name": "a" * 55}}, ConfigError, "choose a name of at most 54"),
     ],

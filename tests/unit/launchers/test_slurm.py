@@ -167,12 +167,8 @@ def test_a_batch_script(outside):
 @pytest.mark.parametrize(
     ("platform", "said"),
     [
-        ({"partitions": "a"}, "unknown option of the platform: 'partitions'; did you mean 'partition'"),
-        ({"nodes": 0}, r"nodes \(--nodes\): expected 1 or more, got 0"),
         ({"partition": "a\n#SBATCH --wrap=x"}, r"partition \(--queue\): expected a text of one line"),
-        ({"sbatch_args": "'"}, "sbatch_args .*: No closing quotation"),
         ({"sbatch_args": ["--x\n"]}, "sbatch_args .*: expected a text of one line"),
-        ({"allocation_timeout": 0}, "allocation_timeout .*: expected a number of seconds, above 0"),
     ],
 )
 def test_options_that_cannot_be_used(platform, said):

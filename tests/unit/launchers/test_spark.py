@@ -131,11 +131,7 @@ def test_ranks_go_by_host_with_missing_last():
     assert assignment.hosts == elastic.hosts
 
 
-def test_settings_that_are_no_settings_are_named():
-    with pytest.raises(ConfigError, match="'mater'; did you mean 'master'"):
-        SparkOptions.of({"mater": "local"})
-    with pytest.raises(ConfigError, match=r"allocation_timeout .*: expected .* got 0"):
-        SparkOptions(allocation_timeout=0)
+def test_cores_of_tasks_that_are_no_number_are_named():
     with pytest.raises(ConfigError, match=r"spark.task.cpus: expected 1 or more, got 'many'"):
         cores_of_task(SparkOptions(conf={"spark.task.cpus": "many"}))
 

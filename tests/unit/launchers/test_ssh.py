@@ -63,12 +63,6 @@ def test_new_keys_are_taken_where_ssh_asks(tmp_path):
     assert accepting_new_keys(broken, ["plain"]) == {"plain": broken}
 
 
-@pytest.mark.parametrize("platform", [{"port": 0}, {"port": 70000}, {"prot": 22}])
-def test_settings_that_mean_nothing(platform):
-    with pytest.raises(ConfigError):
-        SshOptions.of(platform)
-
-
 def said(**facts):
     good = {
         "python": platform.python_version(),

@@ -159,15 +159,10 @@ def test_a_container_with_gpus_is_a_node():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"queues": "a"}, "unknown option of the platform: 'queues'; did you mean 'queue'. known: acls, "),
-        ({"queue": ""}, "queue .*: expected a text of one line"),
         ({"python": "/a", "archive": "/b.pex"}, "not both"),
-        ({"allocation_timeout": 0}, "allocation_timeout .*: expected a number of seconds, above 0"),
         ({"files": {"a/b": "/c"}}, "files .*: expected a name without directories"),
         ({"acls": {"everybody": True}}, "acls: unknown field 'everybody'"),
         ({"master_memory": "much"}, "memory: expected a number"),
-        ({"file_systems": 7}, "file_systems: expected a text of one line, got 7"),
-        ({"file_systems": ["hdfs://a", None]}, "file_systems: expected a text of one line, got None"),
     ],
 )
 def test_options_that_cannot_be_used_are_named(options, said):
@@ -180,7 +175,6 @@ def test_options_that_cannot_be_used_are_named(options, said):
     [
         ({"docker_mounts": ["/data:/data:ro"]}, "docker_mounts and docker_network need docker_image"),
         ({"docker_network": "host"}, "docker_mounts and docker_network need docker_image"),
-        ({"docker_image": ""}, "docker_image .*: expected a text of one line, got ''"),
         ({"docker_image": "a", "docker_mounts": ["/data:/data"]}, "expected SOURCE:TARGET:ro or SOURCE:TARGET:rw"),
         ({"docker_image": "a", "docker_mounts": ["/a:/b:ro,/etc:/etc:rw"]}, "expected SOURCE:TARGET:ro"),
         ({"docker_image": "a", "docker_mounts": ["data:/data:ro"]}, "got 'data:/data:ro'"),
@@ -189,12 +183,6 @@ def test_options_that_cannot_be_used_are_named(options, said):
 def test_unusable_docker_options_are_named(options, said):
     with pytest.raises(ConfigError, match=said):
         YarnOptions.of(options)
-
-
-def test_one_text_is_a_list_of_one():
-    options = YarnOptions.of({"file_systems": "hdfs://other", "docker_image": "a", "docker_mounts": "/data:/data:ro"})
-    assert options.file_systems == ("hdfs://other",)
-    assert options.docker_mounts == ("/data:/data:ro",)
 
 
 def test_only_the_owner_may_look_by_default():
