@@ -63,6 +63,12 @@ def test_new_keys_are_taken_where_ssh_asks(tmp_path):
     assert accepting_new_keys(broken, ["plain"]) == {"plain": broken}
 
 
+@pytest.mark.parametrize("port", [0, 65536])
+def test_ports_are_those_of_tcp(port):
+    with pytest.raises(ConfigError, match=r"port \(-p\): expected"):
+        SshOptions(port)
+
+
 def said(**facts):
     good = {
         "python": platform.python_version(),
