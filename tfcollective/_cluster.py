@@ -44,7 +44,7 @@ from tfcollective._launch.running.function import make_call
 from tfcollective._launch.system.signals import StopSwitch
 
 _LOG = get_logger(__name__)
-_NEWEST = "newest"  # the number of the newest call; null: there are to be no more
+_NEWEST = "newest"  # the number of the newest call; null: no more will come
 _LOOK_S = 1.0
 _LOOPBACK = "127.0.0.1"
 

@@ -167,7 +167,7 @@ def _shape(rate: str) -> tuple[str, ...]:
 
 
 def down_commands(state: NetnsState) -> list[tuple[str, ...]]:
-    """The commands that take away what there is. The links first: they would outlive their namespace for a moment."""
+    """The commands that remove the test bed. The links first: they would outlive their namespace for a moment."""
     interfaces = [link for link in state.links if link != BRIDGE]
     commands: list[tuple[str, ...]] = [("ip", "link", "delete", interface) for interface in interfaces]
     commands += [("ip", "netns", "delete", name) for name in state.namespaces]

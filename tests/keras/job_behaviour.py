@@ -152,7 +152,7 @@ def metrics_are_averaged_in_place() -> None:
 
 
 def two_buckets_are_in_flight_at_once() -> None:
-    """Rank 1 starts its first bucket only after rank 0 has started its second: one op a bucket would wait for ever."""
+    """Rank 1 starts its first bucket only after rank 0 has started its second: one op a bucket would wait forever."""
     if size == 1:
         return
     folder = tempfile.mkdtemp(prefix="tfcollective-overlap-") if rank == 0 else None

@@ -233,7 +233,7 @@ def test_a_cancelled_requeued_job_ends_for_good(submit, slurm, tmp_path):
 
 
 def test_agents_run_beside_other_steps(slurm, tmp_path):
-    """Steps of people's own hold the cores and the memory: srun would wait for them for ever without --overlap."""
+    """Steps of people's own hold the cores and the memory: srun would wait for them forever without --overlap."""
     script = f"""#!/bin/bash
 #SBATCH --nodes=2 --ntasks=2 --cpus-per-task=2 --output={tmp_path}/out
 srun --exact sleep 600 &

@@ -2,7 +2,7 @@
 
 In the order in which a job goes through them:
 
-* ``plan``: what is to run, and which process that makes on which host, with which environment. Decides; starts nothing.
+* ``plan``: the job, and which process it makes on which host, with which environment. Decides; starts nothing.
 * ``provider``: what a platform implements: request nodes, release them, say what becomes of them. ``providers`` are
   those that need no platform.
 * ``gather``: waits until the nodes have come. ``nodes``: holds them and their agents. ``run``: the way of a job on

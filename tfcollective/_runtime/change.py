@@ -16,7 +16,7 @@ _LOG = get_logger(__name__)
 
 
 class ChangeWatch:
-    """Follows, on a thread of its own, for which generation the members of the world are to come together.
+    """Follows, on a thread of its own, the generation for which the members of the world have to meet.
 
     Args:
         client: asks the coordinator.

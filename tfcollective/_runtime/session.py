@@ -67,7 +67,7 @@ class Session:
     An auxiliary task (an evaluator, a TensorBoard) is outside the world: it has no placement. Under a launcher it has a
     client, so that it can tell the coordinator about itself.
 
-    ``heard`` is called with each generation for which the coordinator wants the members to come together, on rank 0.
+    ``heard`` is called, on rank 0, with each generation for which the coordinator wants the members to meet.
     """
 
     def __init__(
@@ -160,8 +160,8 @@ class Session:
             self.start_timeline(self.settings.timeline)
 
     def _watch_changes(self) -> None:
-        """Rank 0 asks the coordinator whether the world is to change, and tells the others when they meet. It stays
-        rank 0 in all later worlds, and goes on asking: one thread, however often the world changes."""
+        """Starts the thread in which rank 0 asks the coordinator whether the world will change; it tells the others
+        when they meet. Rank 0 stays rank 0 in all later worlds and keeps asking: one thread for all changes."""
         first = self._placement is not None and self._placement.rank == 0
         if self._change is not None and not first:  # it was a newcomer to a job without a world
             self._change.stop()

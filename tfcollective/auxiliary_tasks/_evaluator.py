@@ -203,7 +203,7 @@ class _Loop:
                 return self._result(action.reason)
 
     def _act(self, training_ended: Callable[[], bool]) -> Action:
-        """Looks, and does what is to be done but for waiting and ending."""
+        """Looks once, and acts, except for waiting and ending."""
         view = self._look(training_ended)
         action = next_action(view, self._options)
         if isinstance(action, Evaluate):

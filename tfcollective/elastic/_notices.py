@@ -1,4 +1,4 @@
-"""News that the world is to change, in the form that programs for Horovod know: messages to the states."""
+"""News that the world will change, in the form that programs for Horovod know: messages to the states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listener(Protocol):
 
 
 class WorkerNotificationManager:
-    """Tells listeners that the world is to change, as soon as rank 0 hears of it: on a thread of its own.
+    """Tells listeners that the world will change, as soon as rank 0 hears of it: on a thread of its own.
 
     :func:`tfcollective.elastic.run` has its state listen while it runs. What the coordinator says of a change does not
     tell ranks that come from ranks that go: its messages are :attr:`HostUpdateResult.mixed`.

@@ -24,7 +24,7 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
-        super().__init__("the world is to change")
+        super().__init__("the world is about to change")
         self.skip_sync = skip_sync
 
 
@@ -58,7 +58,7 @@ class State:
             callback()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """The world is to change: all ranks raise HostsUpdatedInterrupt at their next commit if one of them has been
+        """The world will change: all ranks raise HostsUpdatedInterrupt at their next commit if one of them has been
         told so. Called by :func:`run` on rank 0, on another thread, and by programs written for Horovod.
 
         Args:
@@ -79,7 +79,7 @@ class State:
         """Saves the state: what is done now is not done again. All ranks call it equally often.
 
         Raises:
-            HostsUpdatedInterrupt: the world is to change; :func:`run` catches it.
+            HostsUpdatedInterrupt: the world is about to change; :func:`run` catches it.
         """
         self._keep()
         if self._change_is_pending():

@@ -65,7 +65,7 @@ class Backup:
         return len(self.own)
 
 
-# What numpy, zipfile and json raise for a file that is not what it says.
+# Errors of numpy, zipfile and json for a malformed file.
 _DAMAGED = (
     *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
@@ -124,7 +124,7 @@ def _read(path: Place, file: BinaryIO) -> Backup:
             return _parse(header, lambda index: archive[str(index)])
     except _DAMAGED as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
-            raise  # the disk's; the excepted are what comes of places that the file itself names
+            raise  # an error of the disk; the exceptions come from positions that the file itself gives
         raise InvalidArgumentError(
             f"the backup {path} cannot be used: {error}. Delete it to start from the beginning"
         ) from error

@@ -24,7 +24,7 @@ from tfcollective.tensorflow._dataset_order import content_of, left_to_chance
 from tfcollective.tensorflow._names import without_numbers
 
 _ROWS = 64  # that are looked at of an array, from its first to its last
-_NO_SEED = 87654321  # what tf.compat.v1.get_seed gives where tf.random.set_seed was not called
+_NO_SEED = 87654321  # the result of tf.compat.v1.get_seed if tf.random.set_seed was not called
 # Where Keras's callbacks write, by their class; the backup's is another matter: see _backups.
 _WRITERS = {"ModelCheckpoint": "filepath", "CSVLogger": "filename", "TensorBoard": "log_dir"}
 
@@ -41,8 +41,8 @@ class FitPlan:
         tables: (layer, digest) of vocabularies and of boundaries.
         files: (callback, path) that Keras's callbacks write.
         backup: where Keras's own BackupAndRestore keeps its backup.
-        averages: whether moving statistics are to be averaged; the first rank's counts.
-        checks: whether there is to be advice; the first rank's counts.
+        averages: whether moving statistics are averaged; the first rank's setting counts.
+        checks: whether ``fit`` gives advice; the first rank's setting counts.
     """
 
     schedule: tuple[int, int, int | None]

@@ -56,7 +56,7 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Finds out what it has to know."""
+        """Checks that the rate can be set, and reads the steps of an epoch."""
         _check_settable(_optimizer(self.model))
         if self.steps_per_epoch is None:
             self.steps_per_epoch = self.params.get("steps")
@@ -176,6 +176,6 @@ def _updates_with_the_rate_in_its_momentum(kind: type) -> bool:
     rooms = (tf.keras.optimizers, getattr(tf.keras.optimizers, "legacy", None))
     known = [getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop")]
     update = "_resource_apply_dense" if hasattr(kind, "_resource_apply_dense") else "update_step"
-    # A distributed class only looks at what is reduced before its update.
+    # A distributed class only acts before the update.
     kinds = (c for c in kind.__mro__ if not issubclass(c, DistributedMixin))
     return next((c for c in kinds if update in vars(c)), None) in known

@@ -188,7 +188,7 @@ def _place(name: str) -> tuple[str, list[int]]:
 def _named(model: Any) -> Iterator[tuple[str, Any]]:
     """(name in the log, metric); Keras 3 has those of ``compile`` in one metric, whose result is a dictionary."""
     for metric in model.metrics:
-        if not metric.variables:  # not built: nothing is logged of it
+        if not metric.variables:  # not built: its value is not logged
             continue
         if type(metric).__name__ != "CompileMetrics":
             yield metric.name, metric

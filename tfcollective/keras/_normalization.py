@@ -83,7 +83,7 @@ def _mean_and_variance(
 
 
 def _is_ours(layer: Any) -> bool:
-    """True of a layer that is to be synchronized over more than this process, as all are where batches are divided."""
+    """True for a layer that is synchronized over more than this process, as all are if batches are divided."""
     divided = current_step() is not None and runtime.settings().batch_norm == "global"
     if (
         not (getattr(layer, "synchronized", False) or divided)

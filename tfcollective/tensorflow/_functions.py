@@ -229,7 +229,7 @@ def join() -> Any:
     FailedPreconditionError, sparse gradients (IndexedSlices) without ``sparse_as_dense=True`` included. A process set
     with a member that has joined waits for it.
 
-    This rank's variables stay as they are. If all ranks shall go on, give them those of the rank that joined last:
+    This rank's variables stay as they are. To continue with all ranks, give them those of the rank that joined last:
 
     >>> last = tfc.join()
     >>> tfc.broadcast_variables(model.variables, root_rank=int(last))

@@ -32,7 +32,7 @@ from tfcollective.tensorflow._variables import make_eagerly
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart
-_CHANGED, _PRESENT, _POLICY = 0, 1, 2  # places in the last row of what the ranks compare
+_CHANGED, _PRESENT, _POLICY = 0, 1, 2  # places in the last row of the compared array
 
 _guards: weakref.WeakSet[ReplicaGuard] = weakref.WeakSet()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tfcollective._runtime.communicator import Op
 
 FIRST_BUCKET_BYTES = 1 << 20
-#: Of a bucket's time, at most one part in so many is what it costs whatever its size.
+#: The fixed cost of a bucket is at most one part in so many of its time.
 _SHARE = 16
 #: Two ops in TensorFlow's executor and the hand-over to the progress thread.
 _OPS_S = 50e-6

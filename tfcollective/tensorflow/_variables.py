@@ -86,7 +86,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
         """
         del coord
         if runtime.size() > 1 and runtime.get_communicator().info().broken:
-            runtime.get_communicator().barrier(name="new_session")  # raises what broke the world
+            runtime.get_communicator().barrier(name="new_session")  # raises the error that broke the world
         session.run(self._operation)
 
 

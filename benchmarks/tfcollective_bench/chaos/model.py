@@ -42,7 +42,7 @@ LOAD = 1 << 17  # values: 1 MiB
 _FIRST_RATE, _DECAY = 0.1, 2.0
 _TARGET_SEED = 20
 _KINDS_OF_LOAD = 7
-_TARGET: Array = np.random.default_rng(_TARGET_SEED).normal(size=DIMENSION)  # the weights that are to be found
+_TARGET: Array = np.random.default_rng(_TARGET_SEED).normal(size=DIMENSION)  # the weights to find
 
 
 def batch(seed: int, step: int, rank: int, size: int) -> tuple[Array, Array]:

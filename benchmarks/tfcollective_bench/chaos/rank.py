@@ -134,7 +134,7 @@ class NumpyTraining:
 
     Args:
         seed: of the data.
-        orders: what is to be done in the phases of a step.
+        orders: the actions in the phases of a step.
     """
 
     def __init__(self, seed: int, orders: Orders) -> None:

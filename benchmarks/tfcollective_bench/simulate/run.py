@@ -1,4 +1,4 @@
-"""Runs a simulation: measures what is to be measured, fits the model to it, predicts."""
+"""Runs a simulation: takes the measurements, fits the model to them, predicts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def run_simulation(
 
 
 def _measure(options: SimulateOptions, watch: Watch, say: Callable[[str], None]) -> tuple[list[Report], dict[str, str]]:
-    """The reports of the worlds that are to be measured, and why some could not be."""
+    """The reports of the measured worlds, and why some could not be measured."""
     found: list[Report] = []
     refused: dict[str, str] = {}
     sizes = tuple(sorted({size for size in options.sizes if size <= 64 << 20}))

@@ -87,7 +87,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
         return () if allocation is None else allocation.hosts
 
     def plan(self, spec: JobSpec) -> Plan:
-        """See :class:`Launcher`. Of a job that is to be submitted, it is not known yet where its ranks will run."""
+        """See :class:`Launcher`. For a job that will be submitted, it is not known yet where its ranks will run."""
         _check(spec)
         allocation = Allocation.of(environ_snapshot())
         if allocation is None:

@@ -22,7 +22,7 @@ _BLOCK = 1 << 16
 
 
 class Tail:
-    """Copies what is appended to a file, which may not be there yet, and may begin anew."""
+    """Copies what is appended to a file, which may not exist yet, and may be truncated."""
 
     def __init__(self, path: str, out: IO[bytes]) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Followed:
 
     Attributes:
         job_id: its number.
-        allocation_timeout: how long (s) it may wait in the queue; None: for ever.
+        allocation_timeout: how long (s) it may wait in the queue; None: forever.
     """
 
     job_id: str

@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _find_coordinator(app: Any, timeout: float) -> str:
-    """Asks again and again: skein's own wait would hang for ever once the master is gone."""
+    """Asks again and again: skein's own wait would hang forever once the master is gone."""
 
     def look() -> bytes | None:
         try:

@@ -36,7 +36,7 @@ def test_a_later_process_begins_with_the_newest():
 
 @pytest.mark.parametrize("code", [None, 0, 3])
 def test_a_function_that_exits_has_failed(code):
-    """The process would end with exit code 0, and the caller would wait for its result for ever."""
+    """The process would end with exit code 0, and the caller would wait for its result forever."""
     stored = {}
 
     class Store:

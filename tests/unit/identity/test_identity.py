@@ -78,7 +78,7 @@ def test_a_bad_key_is_refused(tmp_path, text, reason):
 
 
 def test_a_key_path_without_file_is_refused(tmp_path):
-    """Opening a pipe without a writer would block for ever, and reading a directory fails."""
+    """Opening a pipe without a writer would block forever, and reading a directory fails."""
     os.mkfifo(tmp_path / "pipe", 0o600)
     (tmp_path / "directory").mkdir(mode=0o700)
     for name in ("pipe", "directory"):

@@ -24,7 +24,7 @@ _INTERFACE = "HOROVOD_GLOO_IFACE"
 def choose_address(interfaces: Mapping[str, Sequence[str]], wanted: Sequence[str]) -> str:
     """The first address that fits one of ``wanted``: names of interfaces, or networks such as ``10.0.0.0/8``.
 
-    Interfaces may be called differently on every host. Raises ConfigError that lists what there is.
+    Interfaces may be called differently on every host. Raises ConfigError that lists the interfaces.
     """
     for one in wanted:
         network = _network(one)

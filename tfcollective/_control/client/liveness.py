@@ -61,7 +61,7 @@ class Heartbeat:
         self._thread.start()
 
     def hurry(self) -> None:
-        """Has the next heartbeat sent at once. Does not wait for it: whoever has news must not stand still where the
+        """Lets the thread send the next heartbeat at once. Does not wait for it: the caller must not hang when the
         coordinator does."""
         self._wanted = True
         self._due.set()

@@ -19,7 +19,7 @@ class CountedChanges:
     by itself, and so does a world of the same tasks.
 
     Args:
-        limit: how often it may change; None: for ever.
+        limit: how often it may change; None: forever.
     """
 
     def __init__(self, limit: int | None) -> None:

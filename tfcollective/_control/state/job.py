@@ -104,7 +104,7 @@ class Job:
         self._silence_limit = silence_limit
         self._processes = Processes()
         self._began: dict[TaskKey, float] = {}
-        self._announced = 0  # the newest generation for which the members were asked to come together
+        self._announced = 0  # the newest generation for which the members were asked to meet
         self._changed: list[Hashable] = []  # by the event that is being applied
         self._news: list[JobEvent] = []  # the same
 
@@ -240,7 +240,7 @@ class Job:
         self._news += (JobEvent(silent=one) for one in self.membership.find_silent(now, self._silence_limit).items())
 
     def _announce(self) -> None:
-        """Asks the members to come together where a change has made that necessary."""
+        """Asks the members to meet if a change has made that necessary."""
         pending = self.membership.pending
         if pending > self._announced:
             self._announced = pending

@@ -38,7 +38,7 @@ class Bounds:
         shortage: how long (s) too few tasks wait for others; 0: nothing replaces a task that has ended.
         slow: how long (s) members that have come to a later world wait for those that have not; 0: as long as for the
             first one.
-        changes: how often the world may change, as :class:`CountedChanges` counts; None: for ever.
+        changes: how often the world may change, as :class:`CountedChanges` counts; None: forever.
         outlasts_errors: whether a task that ends by an error of the program is lost as others are, and replaced; else
             there is no next world.
     """

@@ -148,9 +148,9 @@ class OutputPump:
 
     def catch_up(self, timeout: float = _DRAIN_S, most: float = TIMING.late_drain) -> None:
         """Waits for the end of the stream, at most ``timeout`` seconds; longer, up to ``most``, only while the pump's
-        thread is late, as on a busy machine: what was there has not been read, and not for want of a reader."""
+        thread is late, as on a busy machine: there is unread output, and its destination does not block."""
         deadline = time.monotonic() + most
-        left = self._read_bytes + _PIPE_BYTES  # what comes after a full pipe is of a descendant that goes on
+        left = self._read_bytes + _PIPE_BYTES  # output beyond a full pipe is of a descendant that still runs
         self._thread.join(timeout)
         while self._thread.is_alive() and time.monotonic() < deadline and self._read_bytes < left and self._is_late():
             self._thread.join(_LATE_S)

@@ -74,7 +74,7 @@ class NodeFacts:
         ports: free ones.
         pid: the agent's process.
         number: the order of enrolment; the launcher's side fills it in.
-        instance: what its platform calls this one of those that have its name one after another; empty: none has it
+        instance: the platform's id for this one of the nodes that have its name in turn; empty: no other has it
             again.
         unreadable: why its facts cannot be read; the launcher's side fills it in.
     """
@@ -132,7 +132,7 @@ def refusal_line(reason: str, again: bool = False) -> bytes:
 class WorkerPlan:
     """A process to run: its task, its rank, its command and the additions to its environment.
 
-    An auxiliary task has no rank (``NO_RANK``); when it fails, the others go on.
+    An auxiliary task has no rank (``NO_RANK``); when it fails, the others continue.
 
     Attributes:
         local_rank: its slot on its host.

@@ -33,7 +33,7 @@ class Reporter:
         self._thread.join(timeout)
 
     def report(self, request: Request[Nothing]) -> None:
-        """Has this sent, after what was reported before."""
+        """Queues this report behind the earlier ones."""
         self._reports.put(request)
 
     def _run(self) -> None:

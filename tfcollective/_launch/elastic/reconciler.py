@@ -149,7 +149,7 @@ class Reconciler:
         while not self._stopped.is_set():
             try:
                 self._turn()
-            except Exception:  # noqa: BLE001  # whatever it is, the agents would wait for ever for what is ordered here
+            except Exception:  # noqa: BLE001  # whatever it is, the agents would wait forever for what is ordered here
                 _LOG.exception("lost ranks are no longer replaced")
                 self._over = True  # those that have yet to come get the same order
                 self._order_finish()
@@ -292,7 +292,7 @@ class Reconciler:
         return next((change.at for change in self._job.view.changes if task in change.joined), None)
 
     def _reconcile(self) -> float:
-        """Does what is to be done now; returns in how many seconds to look again at the latest."""
+        """Runs one step; returns the longest delay (s) until the next."""
         if self._over:
             return TIMING.idle
         now = time.monotonic()

@@ -39,7 +39,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *PASSED_ON)
 
 class ContainerProvider(NodeProvider):
     """The containers of the application in one of which this process runs. They have been asked for with it; to
-    request them is to tell them, and the submitter, where the coordinator is. With a :attr:`refill`, each further
+    request them has to tell them, and the submitter, where the coordinator is. With a :attr:`refill`, each further
     request is for another container in place of one that has gone, or for one more."""
 
     units = "containers"

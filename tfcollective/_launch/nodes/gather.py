@@ -121,9 +121,8 @@ def gather(
 ) -> tuple[NodeFacts, ...]:
     """The nodes of a job, in the order in which they came, once all are there, can take part and still live.
 
-    Those that cannot take part are refused. Returns fewer as soon as it is ``stopped()``, or after ``timeout`` when
-    those that are here are ``enough``. What comes later where others may come is left to :func:`turn_away` or
-    :meth:`NodeScaler.follow`.
+    Refuses nodes that cannot take part. Returns fewer as soon as it is ``stopped()``, or after ``timeout`` if the nodes
+    so far are ``enough``. If others may come, later ones are left to :func:`turn_away` or :meth:`NodeScaler.follow`.
 
     Args:
         client: for waiting; what it leaves for nodes it leaves until it is closed.

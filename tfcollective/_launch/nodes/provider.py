@@ -19,9 +19,9 @@ class Went:
 
     Attributes:
         name: as in its settings; empty: every node, where the platform gives all or none.
-        how: what happened to it, as what is said of :meth:`NodeProvider.subject`: ``was ended (exit code 137)``.
-        detail: what helps to understand that it never came: the end of its log.
-        instance: which one of those with its name; see :class:`NodeFacts`.
+        how: how it ended, as a predicate for :meth:`NodeProvider.subject`: ``was ended (exit code 137)``.
+        detail: helps to understand why it never came: the end of its log.
+        instance: which one of the nodes with its name; see :class:`NodeFacts`.
     """
 
     name: str

@@ -99,7 +99,7 @@ def engine_variables(place: Placement, node: int, op_timeout: float) -> dict[str
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, int(op_timeout))),
-        # Without it Horovod waits for ever for a rank that does not come; it must be later than the warning.
+        # Without it Horovod waits forever for a rank that does not come; it must be later than the warning.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(max(1, int(min(60.0, op_timeout / 2)))),
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(max(2, int(op_timeout))),
     }

@@ -185,7 +185,7 @@ class Job:
 
     @property
     def failed(self) -> bool:
-        """True if what is left of the job is to be ended: a rank has failed that it cannot do without."""
+        """True if the rest of the job has to be ended: a rank has failed that it cannot do without."""
         return judge(self.view, self._plan.tasks, self.spec.rules).decision is Decision.FAIL
 
     def outlasts(self, tasks: Collection[TaskKey], failure: str) -> bool:
@@ -338,7 +338,7 @@ def _show(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -
 
 
 class _Killer:
-    """Has a task killed that would keep the job alive for ever."""
+    """Kills tasks that would keep the job running forever."""
 
     def __init__(self) -> None:
         self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}

@@ -1,6 +1,6 @@
 // Ranks meet in a file of shared memory that the unique id names. An operation is work of the CUDA stand-in's stream:
 // each rank writes what it brings into its slot, waits for the others, and reads theirs. Ranks that ask for different
-// things wait for ever, as with NCCL, until the communicator is aborted.
+// things wait forever, as with NCCL, until the communicator is aborted.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
