@@ -145,6 +145,8 @@ class Options:
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """The values that are given, by field; raises ConfigError for an unknown name or a text that means nothing."""
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"platform: expected a mapping from names to values, got {given!r}")
         options = options_of(cls)
         said = by_field(given, options)
         check_names(said, [one.name for one in _fields(cls)], "option of the platform:")

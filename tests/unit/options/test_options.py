@@ -62,6 +62,7 @@ def test_texts_and_values_mean_the_same():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ("size", "platform: expected a mapping from names to values, got 'size'"),
         ({}, r"size \(-s\) is missing: Size."),
         ({"size": 0}, r"size \(-s\): expected 1 or more, got 0"),
         ({"size": 10}, r"size \(-s\): expected at most 9, as there are nine, got 10"),
