@@ -320,14 +320,6 @@ def test_a_newcomer_is_kept_for_the_state():
     assert state.find_silent(500.0, 1000.0) == {}
 
 
-def test_a_fixed_job_waits_for_all():
-    state = Membership(workers(2), 10.0, longest_gap=math.inf)
-    for index in range(2):
-        state.join(replace(request(index), size=2), 0.0)
-    state.done_training(task(0), 1.0)
-    assert not state.trained
-
-
 def test_an_error_of_the_program_ends_the_job():
     state = begun()
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
@@ -384,8 +376,6 @@ def test_a_leaver_may_rejoin_a_fixed_job():
     state = Membership(workers(3), 10.0, longest_gap=math.inf)
     for index in range(3):
         state.join(request(index), 0.0)
-    state.leave(task(0), 1.0, for_good=True)
-    assert not state.leavers
     for index in range(3):
         state.leave(task(index), 1.5)
         state.join(request(index, world=2), 2.0)
@@ -457,13 +447,15 @@ def test_the_first_world_forms_without_preempted_nodes():
     assert order(state) == [0, 1]
 
 
-def test_a_fixed_job_asks_nobody_to_leave():
+def test_a_fixed_job_can_spare_no_rank():
     state = Membership(workers(2), 10.0, longest_gap=math.inf)
-    state.ask_to_leave([task(1)], "SIGTERM", 0.0)
     for index in range(2):
-        state.join(replace(request(index), size=2), 1.0)
-    assert order(state) == [0, 1]
-    assert not state.leaving
+        state.join(replace(request(index), size=2), 0.0)
+    state.ask_to_leave([task(1)], "SIGTERM", 1.0)
+    for index in range(2):
+        state.leave(task(index), 2.0)
+        state.join(replace(request(index, world=2), size=2), 2.0)
+    assert "1 rank is left, at least 2 are needed" in state.failure.message
 
 
 def test_an_uncaught_loss_says_how_to_catch():

@@ -404,11 +404,11 @@ class Membership:
         return {task: now - at for task, at in heard.items() if at is not None}
 
     def ask_to_leave(self, tasks: Sequence[TaskKey], why: str, now: float, change: int = 0) -> None:
-        """Notes that the node of these tasks is preempted: members of an elastic job's world leave it when they next
-        meet, and the others train on. ``change``: see :meth:`Rounds.admit`."""
+        """Notes that the node of these tasks is preempted: members of the world leave it when they next meet, and the
+        others train on. ``change``: see :meth:`Rounds.admit`."""
         for view in [self._known(task) for task in tasks]:  # all or none
             task = view.task
-            if not self._bounds.replaces or task in self._side_views or view.ended or task in self._asked:
+            if task in self._side_views or view.ended or task in self._asked:
                 continue
             self._asked[task] = why
             if self._rounds.is_waiting(task) or self._withdrawn.pop(task, None) is not None:
@@ -422,7 +422,7 @@ class Membership:
         then the others train on without it, and ``why`` is the reason. ``ends``: its process is about to end, which may
         take seconds; no round waits for it, and its end is judged when it comes."""
         view = self._known(task)
-        if for_good and self._bounds.replaces:
+        if for_good:
             self._leavers.setdefault(task, self._asked.get(task) or why)
             self._rounds.leaves(task, now)
             self._note_round(now)
@@ -435,20 +435,20 @@ class Membership:
             self._newcomers.forget(task)
 
     def done_training(self, task: TaskKey, now: float, *, again: bool = False) -> None:
-        """A member of an elastic job's world has completed the training, or, ``again``, begins another one."""
+        """A member of the world has completed the training, or, ``again``, begins another one."""
         self._known(task)
         if again:
             self._rounds.again(task)
-        elif self._bounds.replaces:
+        else:
             self._rounds.done(task, now)
             self._note_round(now)
 
     def failing(self, task: TaskKey, cause: str, now: float) -> None:
-        """A trainer of an elastic job ends by an error of the program: so does the job, at once, unless the error costs
+        """A trainer ends by an error of the program: so does the job, at once, unless the error costs
         this rank alone. A process that hangs on its way out does not keep the others waiting."""
         view = self._known(task)
         goes = task in self._asked or self._rounds.absence(task) is not None
-        if not self._bounds.replaces or task in self._side_views or view.ended or goes:
+        if task in self._side_views or view.ended or goes:
             return
         if task not in self._failing:
             self._failing[task] = cause
@@ -603,7 +603,7 @@ class Membership:
         if why is Failure.LATE:
             count = f"{self._rounds.waiting} of {len(self._views)} tasks joined within {self._start_timeout:g} s"
             return f"{count}; missing: {', '.join(str(task) for task in self.missing)}"
-        if self._bounds.replaces:
+        if self._bounds.replaces or not self._ended:
             return self._describe_end(why)
         view = min((self._views[task] for task in self._ended), key=lambda view: view.rank)
         how = view.exit.how if view.exit is not None else "ended"
@@ -618,7 +618,7 @@ class Membership:
         return any(one.failed and one.exception is not None and one.exception.kind is ErrorKind.PEER for one in ends)
 
     def _describe_end(self, why: Failure) -> str:
-        """Describes why an elastic job has no next world."""
+        """Describes why the ranks that are left have no next world."""
         ends = [view.exit for view in self._views.values() if view.exit is not None]
         if why is Failure.PROGRAM:  # the others continued without the ranks that were lost before
             ends = [one for one in ends if not self._bounds.rules.outlasts(one)]
