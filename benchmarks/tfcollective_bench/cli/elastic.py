@@ -1,4 +1,4 @@
-"""``tfcollective bench elastic``: how soon training goes on when a rank is lost or comes."""
+"""``tfcollective bench elastic``: how soon training continues when a rank is lost or comes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ __all__ = ["elastic"]
         *group("Output", out_option("elastic"), json_option),
         *group("Other libraries", baselines_option, horovod_option),
     ],
-    short_help="How soon training goes on when a rank is lost or comes.",
+    short_help="How soon training continues when a rank is lost or comes.",
     epilog="""\b
 Examples:
   tfcollective bench elastic --quick

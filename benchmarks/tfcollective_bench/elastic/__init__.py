@@ -1,1 +1,1 @@
-"""``tfcollective bench elastic``: how soon training goes on when a rank is lost."""
+"""``tfcollective bench elastic``: how soon training continues when a rank is lost."""

@@ -48,7 +48,7 @@ class Heartbeat:
 
     @property
     def limit(self) -> float:
-        """How long (s) the coordinator may be silent; may be changed meanwhile."""
+        """The time (s) that the coordinator may be silent; can be changed while it runs."""
         return self._limit
 
     @limit.setter

@@ -247,7 +247,7 @@ class Job:
         self._killer.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
 
     def node_settings(self, name: str, timeout: float) -> NodeSettings:
-        """What the agent of this node has to know; ``timeout``: how long (s) it may take to enrol."""
+        """Returns the settings of this node's agent; ``timeout``: how long (s) it may take to enrol."""
         ports = len(self._plan.on(name)) if self.spec.emit_tf_config else 0
         interfaces = self.spec.network_interfaces
         return NodeSettings(self.coordinator, self.key.hex(), name, interfaces, timeout=timeout, ports=ports)

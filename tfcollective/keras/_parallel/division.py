@@ -1,4 +1,4 @@
-"""How batches are divided: each rank takes a slice of every batch that it trains on, and evaluates whole batches.
+"""The division of batches: each rank takes a slice of every batch that it trains on, and evaluates whole batches.
 
 A rank's slice of a batch of `total` rows has ``total // size`` rows, on the first ``total % size`` ranks one more. In a
 batch of fewer rows than ranks some slices are empty. What is evaluated or predicted needs no exchange in its steps, so

@@ -1,4 +1,4 @@
-"""Whether Keras's trainer divides its work: ``keras.distribution.set_distribution(DataParallel())`` on TensorFlow."""
+"""Decides whether Keras's trainer divides its work: ``set_distribution(DataParallel())`` of ``keras.distribution``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def note_missing(what: str) -> None:
 
 
 def active() -> Division | None:
-    """How the work is divided; None where each process works for itself.
+    """Returns how the work is divided; None if each process works for itself.
 
     Raises:
         UnsupportedError: it is to be divided, and this version of Keras lacks what that leans on.

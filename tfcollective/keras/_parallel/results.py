@@ -42,7 +42,7 @@ def check_metrics(metrics: Sequence[Any]) -> None:
 
 @dataclass(frozen=True)
 class _Counted:
-    """What a rank has counted in a run.
+    """The counts of a rank in a run.
 
     Attributes:
         states: of each metric, of its variables; None if the rank has made no step.

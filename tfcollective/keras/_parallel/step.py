@@ -189,7 +189,7 @@ def _wrapped(losses: Any) -> Callable[..., Any]:
 
 
 def _counted(sample_weight: Any, mask: Any, reduction: str, losses: Any) -> Any:
-    """What a loss is a mean over, a float64 scalar; None where it is over rows of one size."""
+    """Returns the number of elements that a loss is a mean over, a float64 scalar; None for rows of one size."""
     counted = mask
     if reduction == "mean_with_sample_weight":
         counted = losses.apply_mask(sample_weight, mask, dtype="float64", reduction=reduction)

@@ -32,7 +32,7 @@ _DIVIDED = "_tfcollective_divided"  # of a model: the division that its training
 
 
 class _Run(threading.local):
-    """What Keras's trainer does on this thread.
+    """The state of Keras's trainer on this thread.
 
     Attributes:
         division: of the data; None: not divided.
@@ -290,7 +290,7 @@ class _Counted:
 
 
 def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
-    """What an epoch or an evaluation has counted on all ranks."""
+    """Returns the results of an epoch or an evaluation over all ranks."""
     if _run.division is None or not isinstance(logs, dict):
         return original(model, logs)
     if _run.evaluates:

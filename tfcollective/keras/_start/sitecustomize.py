@@ -1,4 +1,4 @@
-"""What Python runs first in the ranks of ``tfcollective run --data-parallel``: the script itself knows nothing of us.
+"""Runs first in the ranks of ``tfcollective run --data-parallel``, whose script does not know tfcollective.
 
 As soon as Keras is imported, the process joins the others, and Keras's trainer divides its work. Before that, all ranks
 seed what draws random numbers alike, since the script may make its data with them: Python's generator, and NumPy's when
