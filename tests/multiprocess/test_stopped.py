@@ -103,6 +103,16 @@ def test_ranks_end_with_their_agents_stdin():
         until(lambda: gone(rank))
 
 
+@pytest.mark.long
+def test_the_last_reports_outlast_a_stopped_launcher():
+    with agent_with_a_rank(argv=(sys.executable, "-c", "import time; time.sleep(1)")) as (agent, _, server):
+        server._loop.call_soon_threadsafe(time.sleep, 2 * TIMING.reply)
+        assert agent.wait(within(60)) == 0
+        (view,) = server.view().tasks
+        assert view.exit is not None
+        assert view.exit.exit_code == 0
+
+
 def test_a_rank_does_not_outlive_its_agent():
     with agent_with_a_rank() as (agent, rank, _):
         agent.kill()

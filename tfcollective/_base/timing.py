@@ -49,8 +49,8 @@ class Timing:
             not keep others from being started there.
         first_block: how long nothing is started on a host where ranks of an elastic job are lost before they have
             trained, from the second one in a row on; it doubles with each further one, up to longest_block.
-        coordinator_lost: how long a coordinator may be silent before a rank ends, or an agent that waits for its first
-            order.
+        coordinator_lost: how long a coordinator may be silent before a rank ends, or an agent on its machine, or one
+            that waits for its first order.
         host_timeout: how long a host may be silent before it is lost, and its launcher for the host, unless the user
             says otherwise; and least_host_timeout: what the user may say.
         rank_silent: a rank that is silent for so much longer than the operation timeout is killed if its process is
@@ -77,7 +77,7 @@ class Timing:
             the user's command for it may take.
         sweep: how long processes that ranks have left may take to end after SIGTERM; and swept: after SIGKILL.
         drain: how long an agent shows the last output; and late_drain: longer, when it is late itself.
-        report: how long it sends its last reports.
+        report: how long it sends its last reports where the launcher is gone.
         abandoned: how long an agent may take to end its ranks after the end of its stdin, before it is killed.
         stop_limit: how long an agent may take to end when it is asked to, beyond the grace, before it is killed itself.
         stop_again: the same after a second Ctrl-C.

@@ -224,7 +224,7 @@ def test_an_abandoned_node_is_ordered_to_end():
 def test_a_local_agent_gets_the_launchers_findings():
     one = given_work(node(kind=NodeKind.HERE), finished=False)
     config = decode(one.lines[0], AgentConfig, "it")
-    assert (config.scratch_dir, config.here) == ("/s", True)
+    assert (config.scratch_dir, config.here, config.lost_after) == ("/s", True, TIMING.coordinator_lost)
 
 
 def test_a_node_that_does_not_end_when_asked():

@@ -9,7 +9,6 @@ gone: then the processes are ended.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import selectors
 import signal
@@ -31,6 +30,7 @@ from tfcollective._base.processes import PASSED_ON, become_subreaper, end_descen
 from tfcollective._base.settings import Settings, environ_snapshot, variable, without_outer_job
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
+from tfcollective._control.client.channel import Channel, Retry
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.client.relay import BeatRelay
@@ -190,7 +190,7 @@ def _serve(
             heartbeat = _heartbeat(relay, interrupts)
             try:
                 config = _accepted(_first_order(orders, interrupts, limit))
-                heartbeat.limit = math.inf if config.here else config.host_timeout
+                heartbeat.limit = config.lost_after
                 heartbeat.interval = TIMING.beat_within(config.host_timeout)
                 part = _run(placed(config, settings, address), settings, address, number, orders, interrupts, relay)
             except _Stopped as stopped:
@@ -217,9 +217,10 @@ def _heartbeat(relay: BeatRelay, interrupts: Interrupts) -> Heartbeat:
 
 
 def _tell(client: CoordinatorClient, number: int, end: End) -> None:
-    """The last message."""
+    """Sends the last message. One try is enough for a launcher that is gone; another one may have been stopped."""
+    retry = Retry(seconds=0.0, tries=1) if end.failure == _GONE else Retry()
     try:
-        client.put(end_key(number), to_document(end))
+        Channel(client, retry).call(lambda client: client.put(end_key(number), to_document(end)))
     except CoordinatorError as error:
         _LOG.info("agent: %s", error)
 
@@ -283,7 +284,7 @@ def _run(
         end = Supervision(supervisor, orders, interrupts, relay.add, place, config.rules.elastic).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
-        reporter.close(TIMING.report)
+        reporter.close(TIMING.report if end.failure == _GONE else config.lost_after)
     again = config.rules.restarts > 0 and end.signal is None and supervisor.failed
     return _Part(end, lost=end.failure == _GONE, left=supervisor.leaving, again=again)
 

@@ -240,9 +240,14 @@ class AgentConfig(ProcessOptions):
 
     @property
     def here(self) -> bool:
-        """True on the launcher's machine: the processes have the settings of their node (threads, GPUs, address), and
-        the end of the launcher ends the agent's stdin."""
+        """True on the launcher's machine: the processes have the settings of their node (threads, GPUs, address)."""
         return bool(self.scratch_dir)
+
+    @property
+    def lost_after(self) -> float:
+        """How long (s) the coordinator may be silent before the processes are ended. The end of stdin alone does not
+        show that the launcher has ended: a fork of it may hold the other end."""
+        return TIMING.coordinator_lost if self.here else self.host_timeout
 
 
 @dataclass(frozen=True)
