@@ -28,6 +28,7 @@ from tfcollective._launch.running.job import Job
         ({"min_proc": 1, "engine": "horovod"}, "engine .*: an elastic job needs the native engine, not horovod"),
         ({"min_proc": 1, "timeline": "t.json"}, "timeline .*: an elastic job has none"),
         ({"min_proc": 1, "emit_tf_config": True}, "emit_tf_config .*: a TF_CONFIG lists the ranks"),
+        ({"min_proc": 1, "data_parallel": True}, r"data_parallel \(--data-parallel\): an elastic job cannot have it"),
         ({"max_proc": 3}, r"max_proc \(--max-np\): it is for an elastic job: say with min_proc \(--min-np\) how few"),
         ({"reset_limit": 0}, r"reset_limit \(--reset-limit\): it is for an elastic job"),
         ({"on_error": "replace"}, r"on_error \(--on-error\): it is for an elastic job"),

@@ -85,6 +85,19 @@ def test_what_a_script_written_for_horovod_finds():
     assert {worker.env["HOROVOD_ELASTIC"] for worker in found} == {"1"}
 
 
+def test_what_an_unmodified_script_finds():
+    names = ("TFCOLLECTIVE_DATA_PARALLEL", "TFCOLLECTIVE_BATCH_NORM")
+    assert not set(names) & set(plan().workers[0].env)
+    env = plan(data_parallel=True, batch_norm="local", environ={"PYTHONPATH": "/a"}).workers[1].env
+    assert [env[name] for name in names] == ["1", "local"]
+    first, _, rest = env["PYTHONPATH"].partition(os.pathsep)
+    assert rest == "/a"
+    assert (Path(first) / "sitecustomize.py").exists()
+    both = plan(data_parallel=True, horovod_compat=True).workers[0].env["PYTHONPATH"]
+    assert both.startswith(first + os.pathsep)
+    assert len(both.split(os.pathsep)) == 2
+
+
 PLACE = Placement(4, 5, 1, 2, 2, 3)
 
 
