@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -241,20 +241,8 @@ def _start_kdc(layout: Layout) -> None:
     try:
         layout.realm.create()
         program, *arguments = layout.realm.command()
-        with (layout.state / "log/kdc.log").open("wb") as log:
-            process = subprocess.Popen(
-                [f"{MARK}kdc", *arguments],  # it has no option for a mark
-                executable=program,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **layout.realm.kdc_environment},
-                cwd=layout.state,
-                start_new_session=True,
-            )
-        (layout.state / "pid/kdc").write_text(str(process.pid))
-        # For a moment a process that has just been started has no command line.
-        _wait_until("the KDC runs", lambda: _daemon_of(process.pid) is not None or process.poll() is not None)
+        environ = {**os.environ, **layout.realm.kdc_environment}
+        _spawn(layout, "kdc", [f"{MARK}kdc", *arguments], environ, program)  # it has no option for a mark
         listens = Daemon("kdc", "", layout.state, f"127.0.0.1:{layout.realm.port}")
         _wait_until("the KDC listens", lambda: _listens(layout, listens))
         layout.realm.log_in("nn", _own_tickets(layout))
@@ -308,20 +296,29 @@ def _start_daemons(layout: Layout) -> None:
 
 
 def _start(layout: Layout, daemon: Daemon) -> None:
-    """In a session of its own, so that it outlives this command."""
-    command = _java_command(layout, daemon.conf, f"{MARK}{daemon.name}", daemon.java_class)
     # Before the class, a property is the JVM's.
-    with (layout.state / f"log/{daemon.name}.log").open("wb") as log:
+    command = _java_command(layout, daemon.conf, f"{MARK}{daemon.name}", daemon.java_class)
+    _spawn(layout, daemon.name, command, _client_environ(layout))
+
+
+def _spawn(
+    layout: Layout, name: str, command: Sequence[str], environ: Mapping[str, str], program: str | None = None
+) -> None:
+    """Starts a daemon in a session of its own, so that it outlives this command."""
+    with (layout.state / f"log/{name}.log").open("wb") as log:
         process = subprocess.Popen(
             command,
+            executable=program,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_client_environ(layout),
+            env=environ,
             cwd=layout.state,
             start_new_session=True,
         )
-    (layout.state / "pid" / daemon.name).write_text(str(process.pid))
+    (layout.state / "pid" / name).write_text(str(process.pid))
+    # A process that has just been started has no command line for a moment, by which _daemon_of() knows it.
+    _wait_until(f"{name} runs", lambda: _daemon_of(process.pid) is not None or process.poll() is not None)
 
 
 def _listens(layout: Layout, daemon: Daemon) -> bool:
