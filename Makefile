@@ -58,6 +58,8 @@ HOLDS_release := build release
 # What belongs to no TensorFlow is tested once.
 HOLDS_tf221 := run test mlflow kubernetes -- tensorflow-cpu==2.21.0
 HOLDS_tf215 := run test -- tensorflow-cpu==2.15.1
+# Where pip finds no build of torch for CPUs only, the one for GPUs: some gigabytes.
+HOLDS_foreign := run test -- 'jax[cpu]' 'keras>=3' torch
 HOLDS_yarn := yarn hdfs webhdfs s3 -- 'moto[server]'
 HOLDS_yarn-tf221 := --on .venv/tf221 $(HOLDS_yarn)
 HOLDS_yarn-tf215 := --on .venv/tf215 $(HOLDS_yarn)

@@ -86,7 +86,6 @@ from tfcollective._base.tasks import WORKER as WORKER
 from tfcollective._base.tasks import TaskKey as TaskKey
 from tfcollective._base.timing import TIMING as TIMING
 from tfcollective._base.timing import Timing as Timing
-from tfcollective._base.topology import Endpoint as Endpoint
 from tfcollective._base.topology import Placement as Placement
 from tfcollective._base.version import __version__ as __version__
 from tfcollective._launch.agent.node import wait_for_key as wait_for_key
@@ -129,7 +128,6 @@ from tfcollective._launch.plan.hosts import share_out as share_out
 from tfcollective._launch.plan.job_file import job_text as job_text
 from tfcollective._launch.plan.planner import Plan as Plan
 from tfcollective._launch.plan.planner import plan_hosts as plan_hosts
-from tfcollective._launch.plan.planner import with_tf_config as with_tf_config
 from tfcollective._launch.plan.rank_variables import rank_variables as rank_variables
 from tfcollective._launch.plan.spec import OPTIONS as OPTIONS
 from tfcollective._launch.plan.spec import JobSpec as JobSpec

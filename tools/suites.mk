@@ -43,7 +43,7 @@ PLACED_WITH ?= $(TENSORFLOWS)
 test-second-device: $(PLACED_WITH:%=second-device/%)  ## tests of keras/ and tensorflow/ with variables on a second device (PLACED_WITH=tf221)
 second-device/%: .venv/%.installed
 	@TFC_TESTS_SECOND_DEVICE=1 $(PYTEST) $* $(AT_ONCE) \
-	  -m "not hosts and not engines and not yarn and not slurm and not kubernetes and not spark and not elastic" \
+	  -m "not hosts and not engines and not yarn and not slurm and not kubernetes and not spark and not foreign and not elastic" \
 	  $(addprefix tests/,keras tensorflow unit/keras unit/tensorflow)
 
 test-pythons:    ## tests that need no TensorFlow, under every Python that is here (PYTHONS=...)
@@ -53,6 +53,12 @@ alone/%: .venv/alone-%.installed
 
 test-engines: .venv/tf215.installed  ## jobs on Horovod's and MPI's engines (tools/baselines.sh makes them), also under srun (slurm-wlm, munge)
 	@$(PYTEST) tf215 -m engines tests/engines
+
+test-foreign:    ## jobs whose ranks use JAX's and torch's own collectives; fetches torch the first time, some gigabytes
+	@if $(MAKE) --no-print-directory .venv/foreign.made; then $(MAKE) --no-print-directory foreign-tests; \
+	  else echo "skipped: JAX, Keras and torch cannot be installed here"; fi
+foreign-tests: .venv/foreign.installed
+	@$(PYTEST) foreign -m foreign tests/foreign
 
 # Where this machine cannot run them, tools/possible.sh says why.
 test-hosts: .venv/tf221.installed  ## jobs over ssh on network namespaces as hosts; needs root and openssh-server

@@ -46,6 +46,12 @@ else
   skip test-pythons "none of python3.10, python3.12 and python3.13 is here"
 fi
 
+if make .venv/foreign.made; then
+  make test-foreign
+else
+  skip test-foreign "JAX, Keras and torch cannot be installed here"
+fi
+
 for suite in hosts slurm kubernetes spark yarn kerberos; do run_where_possible "$suite"; done
 
 echo "== all suites that can run here passed"

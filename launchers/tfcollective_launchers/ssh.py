@@ -16,24 +16,17 @@ from tfcollective.launcher import (
     ACCEPT_NEW,
     AGENT,
     DEFAULTS,
-    Assign,
-    Assignment,
     Capabilities,
     CommandProvider,
     ConfigError,
-    Endpoint,
-    Enrolment,
     HostDiscovery,
     JobOutcome,
     JobSpec,
     Launcher,
     LaunchError,
-    NodeFacts,
     Plan,
     SshOptions,
-    TaskKey,
     __version__,
-    by_name,
     choose_address,
     environ_snapshot,
     hosts_that_ask,
@@ -44,7 +37,6 @@ from tfcollective.launcher import (
     plan_hosts,
     run_job_on,
     share_out,
-    with_tf_config,
 )
 
 _DEFAULTS = (*DEFAULTS, "-o", "ServerAliveInterval=15")
@@ -276,7 +268,6 @@ class SshLauncher(Launcher):
             spec,
             plan,
             bind_host=meeting_address(visitors, interface_addresses(), spec.network_interfaces),
-            enrolment=Enrolment(assign=_with_ports(plan) if spec.emit_tf_config else None),
             observer=self.observer,
             stop_signals=stop_signals,
             discovery=discovery,
@@ -308,17 +299,3 @@ def meeting_address(visitors: Sequence[Visitor], interfaces: Mapping[str, Sequen
             "say with --network-interface which one the hosts can reach"
         )
     return seen
-
-
-def _with_ports(plan: Plan) -> Assign:
-    """Assigns to each process its host's address and one of the ports that the host has named."""
-
-    def assign(found: Sequence[NodeFacts]) -> Assignment:
-        addresses = {one.name: one.address for one in found}
-        free = {one.name: iter(one.ports) for one in found}
-        endpoints: dict[TaskKey, Endpoint] = {
-            one.task: Endpoint(addresses[one.host], next(free[one.host])) for one in plan.processes
-        }
-        return by_name(with_tf_config(plan, endpoints))(found)
-
-    return assign

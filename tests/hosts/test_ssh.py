@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from external_engines import path_with_mpi4py, python_with_horovod
-from launching import JOIN, Run, environment_of, gone, until, words_of
+from launching import JOIN, MEET, Run, environment_of, gone, until, words_of
 from time_limits import within
 
 pytestmark = [pytest.mark.hosts, pytest.mark.multiprocess]
@@ -108,6 +108,12 @@ print(config["task"]["index"], host == os.environ["TFCOLLECTIVE_BIND_HOST"], len
     code, out, err = hosts.finish("--emit-tf-config", "-H", hosts.listed(slots=2, count=2), *python(program))
     assert code == 0, err
     assert sorted(out.splitlines()) == [f"[{rank}]<stdout>: {rank} True 4" for rank in range(4)]
+
+
+def test_ranks_of_two_hosts_meet(hosts):
+    code, out, err = hosts.finish("--no-prefix", "-H", hosts.listed(slots=2, count=2), *python(MEET))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["held", "met 1", "met 2", "met 3"]
 
 
 # Two hosts, the second with two ranks: MPI's and Horovod's own worlds.

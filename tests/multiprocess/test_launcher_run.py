@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from launching import JOIN, Run, environment_of, run, until, words_of
+from launching import JOIN, MEET, Run, environment_of, run, until, words_of
 from time_limits import within
 
 pytestmark = pytest.mark.multiprocess
@@ -82,6 +82,27 @@ def test_the_first_failure_gives_the_exit_code(program, code, text):
     assert text in err
 
 
+def test_a_failed_rank_that_hangs_is_killed():
+    """As one of JAX does, which waits at its end for ranks that wait for it."""
+    program = """
+import atexit, time, tfcollective
+tfcollective.init()
+atexit.register(time.sleep, 600)
+if tfcollective.rank() == 1: raise ValueError("oops")
+time.sleep(600)
+"""
+    code, _, err = run("-np", "2", *python(program))
+    assert code == 1
+    assert re.search(r"rank 1 \(.*\) had not ended 10 s after its error, and was killed \(ValueError: oops\)", err), err
+    assert "then rank 0" in err
+
+
+def test_ranks_meet_at_a_port_that_is_held():
+    code, out, err = run("-np", "3", "--no-prefix", *python(MEET))
+    assert code == 0, err
+    assert sorted(out.splitlines()) == ["held", "met 1", "met 2"]
+
+
 def test_a_rank_failing_soon_after_may_explain(tmp_path):
     program = """
 import os, sys, time
@@ -111,7 +132,7 @@ def test_a_command_without_init_gets_one_warning():
     code, _, err = run("-np", "2", "true")
     assert code == 0
     assert [line for line in err.splitlines() if "warning" in line] == [
-        "tfcollective: warning: no rank called tfcollective.init(): the processes ran independently of each other"
+        "tfcollective: warning: no rank called tfcollective.init(): they were apart unless JAX or torch connected them"
     ]
 
 

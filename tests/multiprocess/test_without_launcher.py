@@ -12,7 +12,7 @@ from launching import gone, until
 from time_limits import within
 
 from tfcollective._base.exit_codes import ExitCode
-from tfcollective._base.machine.network import free_ports, interface_addresses
+from tfcollective._base.machine.network import interface_addresses
 from tfcollective._base.topology import is_loopback
 
 pytestmark = pytest.mark.multiprocess
@@ -110,7 +110,7 @@ def test_ranks_meet_at_an_address_that_others_reach(tmp_path):
     reachable = [one for one in addresses if not is_loopback(one)]
     if not reachable:
         pytest.skip("this machine has the loopback interface only")
-    port, host = free_ports(reachable[0], 1)[0], reachable[0]
+    port, host = free_port(), reachable[0]
     with ranks(tmp_path) as group:
         places = [("worker", 0), ("worker", 1), ("chief", 0)]
         started = [group.start(TRAIN, {**tf_config(port, *place, host=host), **KEY}) for place in places]

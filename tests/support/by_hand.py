@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tfcollective._base.machine.network import free_ports
+from tfcollective._base.machine.network import held_ports
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Status
 from tfcollective._control.records import running_jobs
@@ -33,7 +33,8 @@ print(json.dumps([*about, seen]))
 
 def free_port() -> int:
     """A port that is free now, and outside the range from which Linux assigns ports."""
-    return free_ports("127.0.0.1", 1)[0]
+    with held_ports(1) as (port,):
+        return port
 
 
 def tf_config(port: int, kind: str, index: int, host: str = "127.0.0.1") -> dict[str, str]:

@@ -36,6 +36,28 @@ def wait_until(count, state):
             time.sleep(0.05)  # the status has no call that waits
 """
 
+# Meets the other ranks with sockets, as JAX and torch do.
+MEET = """
+import os, socket
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if os.environ["RANK"] == "0":
+    try:
+        socket.socket().bind(address)
+    except OSError:
+        print("held")
+    with socket.create_server(address) as server:
+        for _ in range(int(os.environ["WORLD_SIZE"]) - 1):
+            print("met", server.accept()[0].recv(9).decode())
+else:
+    while True:
+        try:
+            connection = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            pass
+    connection.sendall(os.environ["JAX_PROCESS_ID"].encode())
+"""
+
 
 def words_of(process):
     """Its command line; empty when it has just ended."""
@@ -160,4 +182,4 @@ def until(condition, timeout=20.0, explain=lambda: "it did not happen"):
         time.sleep(0.02)  # processes of others give no notice
 
 
-__all__ = ["JOIN", "Run", "environment_of", "gone", "run", "signal", "until", "where", "words_of"]
+__all__ = ["JOIN", "MEET", "Run", "environment_of", "gone", "run", "signal", "until", "where", "words_of"]

@@ -151,7 +151,7 @@ class Done(Request[Nothing]):
 
 @dataclass(frozen=True)
 class Failing(Request[Nothing]):
-    """A task of an elastic job ends by an error of the program, as ``cause`` says; its process may take its time."""
+    """A task ends by an error of the program, as ``cause`` says; its process may take its time."""
 
     task: TaskKey
     cause: str

@@ -10,6 +10,7 @@ from functools import partial
 from tfcollective._base.clock import every
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.tasks import TaskKey
+from tfcollective._base.topology import Endpoint
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.state.job import JobView
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
@@ -20,7 +21,7 @@ from tfcollective._launch.nodes.gather import gather, refuse, turn_away
 from tfcollective._launch.nodes.live import Agents, Node
 from tfcollective._launch.nodes.provider import Arrival, NodeKind, NodeProvider, Refill, Went
 from tfcollective._launch.plan.hosts import Host
-from tfcollective._launch.plan.planner import Plan
+from tfcollective._launch.plan.planner import Plan, with_tf_config
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running.job import AgentFailure, Job
 from tfcollective._launch.system.leftovers import end_processes_of
@@ -76,6 +77,19 @@ def by_name(plan: Plan) -> Assign:
     return lambda found: Assignment(plan, tuple((facts, plan.on(facts.name)) for facts in found))
 
 
+def by_name_with_ports(plan: Plan) -> Assign:
+    """Assigns the same, with a TF_CONFIG in which each process listens at its node's address, on a port that its node
+    holds."""
+
+    def assign(found: Sequence[NodeFacts]) -> Assignment:
+        addresses = {one.name: one.address for one in found}
+        held = {one.name: iter(one.ports) for one in found}
+        endpoints = {one.task: Endpoint(addresses[one.host], next(held[one.host])) for one in plan.processes}
+        return by_name(with_tf_config(plan, endpoints))(found)
+
+    return assign
+
+
 def client_of(job: Job, nodes: int) -> CoordinatorClient:
     """Returns a client for the launcher's own waits, one for each node, and its orders."""
     return CoordinatorClient.to(job.coordinator, job.key, job.job_id, connections=2 * nodes + 1)
@@ -114,7 +128,7 @@ def run_job_on(
         provide(job) as provider,
     ):
         requests = [job.node_settings(name, timeout) for name in names]
-        assign = enrolment.assign or by_name(plan)
+        assign = enrolment.assign or (by_name_with_ports(plan) if spec.emit_tf_config else by_name(plan))
         return run_on_nodes(
             job, client, provider, requests, assign, stop_signals=stop_signals, discovery=discovery
         ).outcome
@@ -190,11 +204,19 @@ def _assigned(
     except ConfigError as error:
         _dismiss(found, client, provider, str(error))
         raise
-    job.replace_plan(assignment.plan)
+    job.settle(assignment.plan, _meeting_place(assignment))
     missing = _without_node(assignment)
     if missing:
         job.note_lost(missing)
     return assignment
+
+
+def _meeting_place(assignment: Assignment) -> Endpoint | None:
+    """Returns the address and the port that rank 0's node holds for a server of the script, if it has come."""
+    for facts, workers in assignment.parts:
+        if facts.ports and any(one.rank == 0 for one in workers):
+            return Endpoint(facts.address, facts.ports[0])
+    return None
 
 
 def _agents_of(

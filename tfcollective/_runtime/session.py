@@ -200,8 +200,8 @@ class Session:
             self._say_done()
 
     def _say_failing(self, cause: str) -> None:
-        """The others of an elastic job need not wait for the end of this process, which may take its time."""
-        if self._client is None or not self.settings.elastic or not self.identity.task.is_trainer:
+        """The others need not wait for the end of this process, which may take its time, or hang."""
+        if self._client is None or not self.identity.task.is_trainer:
             return
         from tfcollective._control.messages import Failing
 

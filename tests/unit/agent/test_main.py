@@ -118,7 +118,8 @@ def test_the_key_of_the_next_launcher_is_taken(server, client, key, tmp_path, ca
     path.chmod(0o600)
     found = []
     thread = threading.Thread(
-        target=lambda: found.append(node.enroll(settings(server, stale), "127.0.0.1", path, time.sleep)), daemon=True
+        target=lambda: found.append(node.enroll(settings(server, stale), "127.0.0.1", (), path, time.sleep)),
+        daemon=True,
     )
     thread.start()
     until(lambda: "Waiting for another key" in caplog.text, 30)
@@ -140,7 +141,7 @@ def test_a_key_that_stays_wrong_is_an_error(server, tmp_path):
     path.write_text(stale.hex())
     for key_file in (path, None):
         with pytest.raises(UnprovenReplyError, match="does not prove the job key"):
-            node.enroll(settings(server, stale, timeout=0.0), "127.0.0.1", key_file, time.sleep)
+            node.enroll(settings(server, stale, timeout=0.0), "127.0.0.1", (), key_file, time.sleep)
 
 
 def test_a_launchers_refusal_keeps_its_text(server, client, key):

@@ -414,3 +414,21 @@ def test_training_has_ended_when_rank_0_has():
     assert not state.training_ended
     state.exited(ended(0), now=2.0)
     assert state.training_ended
+
+
+def test_a_failed_rank_that_hangs_is_killed():
+    state = membership(2)
+    for index in range(2):
+        state.join(request(index, 2), now=0.0)
+    state.failing(task(1), "ValueError: the data is rotten", 1.5)
+    assert state.expire(11.4) == {}
+    assert state.expire(state.deadline) == {task(1): "had not ended 10 s after its error, and was killed"}
+    assert (state.world.size, state.deadline) == (2, None)
+
+
+def test_a_failed_rank_that_ends_is_left_alone():
+    state = membership(1)
+    state.join(request(0, 1), now=0.0)
+    state.failing(task(0), "ValueError: the data is rotten", 1.5)
+    state.exited(ended(0, code=1), 2.0)
+    assert state.deadline is None

@@ -268,7 +268,7 @@ def test_losing_a_peer_never_precedes_the_host():
 def test_an_early_failure_outweighs_a_missing_init():
     one = outcome(record(0, 1.0, code=5), initialised=False)
     assert exit_code(one) == 5
-    assert warning(one) == "note: that was before any rank had joined the job with tfcollective.init()"
+    assert warning(one) == "note: no rank had called tfcollective.init() by then"
 
 
 def test_a_job_that_never_called_init_warns():

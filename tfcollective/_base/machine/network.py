@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
-import itertools
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import psutil
 
 from tfcollective._base.addresses import route_address
 from tfcollective._base.errors import ConfigError, LaunchError
 from tfcollective._base.settings import variable
-from tfcollective._base.tasks import TaskKey
-from tfcollective._base.topology import Endpoint
 
 # Documentation's own networks (RFC 5737, RFC 3849): nothing is sent there, but the default route leads there.
 _ANYWHERE = ("192.0.2.1", "2001:db8::1")
@@ -93,33 +91,40 @@ def interface_of(interfaces: Mapping[str, Sequence[str]], address: str | None) -
 _PORTS = range(20000, 32000)
 
 
-def choose_endpoints(tasks: Sequence[TaskKey], host: str) -> dict[TaskKey, Endpoint]:
-    """A port of ``host``, an address of this machine, for each task: free now.
+@contextmanager
+def held_ports(count: int, among: Sequence[int] = _PORTS) -> Iterator[tuple[int, ...]]:
+    """Chooses ``count`` free ports of this machine, for servers that take a port and no socket: those of JAX, torch and
+    TensorFlow. While the context is open no other process gets them. Raises LaunchError.
 
-    Raises LaunchError when there are not enough.
+    Each is bound at all addresses by a socket that does not listen and that has SO_REUSEADDR: a server binds beside it
+    if it has SO_REUSEADDR, too, as all of these do, and nobody who asks for any free port gets it. They lie below the
+    range from which Linux gives out ports by itself.
     """
-    return {task: Endpoint(host, port) for task, port in zip(tasks, free_ports(host, len(tasks)), strict=True)}
+    with ExitStack() as held:
+        found: list[int] = []
+        # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
+        for port in random.SystemRandom().sample(among, len(among)):
+            if len(found) == count:
+                break
+            holder = _hold(port)
+            if holder is not None:
+                found.append(held.enter_context(holder).getsockname()[1])
+        if len(found) < count:
+            raise LaunchError(f"there are no {count} free ports here")
+        yield tuple(found)
 
 
-def free_ports(host: str, count: int, among: Sequence[int] = _PORTS) -> list[int]:
-    """Returns ``count`` ports of ``host``, an address of this machine, that are free now: for servers that take a port
-    and no socket, as TensorFlow's do. Raises LaunchError.
-
-    They cannot be held for them: they are chosen below the range from which Linux gives out ports by itself, where no
-    process gets one by accident between our choice and the server's start.
-    """
-    # Not always the same ones: jobs start side by side, and may have seeded the common generator alike.
-    ports = random.SystemRandom().sample(among, len(among))
-    found = list(itertools.islice((port for port in ports if _is_free(host, port)), count))
-    if len(found) < count:
-        raise LaunchError(f"there are no {count} free ports on {host} for TF_CONFIG")
-    return found
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+def _hold(port: int) -> socket.socket | None:
+    """Returns a socket that holds the port, or None if another one does."""
+    both = socket.has_dualstack_ipv6()
+    holder = socket.socket(socket.AF_INET6 if both else socket.AF_INET)
+    try:
+        if both:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(("", port))
+        # Not sooner: two of these would share the port.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except OSError:
+        holder.close()
+        return None
+    return holder

@@ -453,6 +453,8 @@ class Membership:
         if task not in self._failing:
             self._failing[task] = cause
             self._set_due(task, now, TIMING.grace, "had not ended {:g} s after its error")
+        if not self._bounds.replaces:
+            return
         if self._bounds.outlasts_errors:
             self._rounds.steps_out(task, now)
         else:

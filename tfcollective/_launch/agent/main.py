@@ -25,6 +25,7 @@ from tfcollective._base.clock import SYSTEM_CLOCK, Deadline
 from tfcollective._base.codec import decode, to_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, TfCollectiveError
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode
+from tfcollective._base.machine.network import held_ports
 from tfcollective._base.private_directory import write_private
 from tfcollective._base.processes import PASSED_ON, become_subreaper, end_descendants
 from tfcollective._base.settings import Settings, environ_snapshot, variable, without_outer_job
@@ -176,11 +177,12 @@ def _serve(
     until: Deadline | None = None,
 ) -> _Part:
     limit = settings.timeout
-    with Interrupts() as interrupts:
+    with Interrupts() as interrupts, held_ports(settings.ports) as ports:
         try:
             address = own_address(settings)
             settings = replace(settings, timeout=limit if until is None else until.remaining())
-            settings, number = enroll(settings, address, key_file, lambda pause: _wait(orders, interrupts, pause))
+            pause = partial(_wait, orders, interrupts)
+            settings, number = enroll(settings, address, ports, key_file, pause)
         except _Stopped as stopped:
             return _Part(stopped.end)
         if follow is not None:

@@ -7,7 +7,7 @@ import platform
 import secrets
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from tfcollective._base.codec import to_document
 from tfcollective._base.errors import ConfigError, CoordinatorError
 from tfcollective._base.machine.cores import available_cores, thread_variables
 from tfcollective._base.machine.gpus import gpu_variables, visible_gpus
-from tfcollective._base.machine.network import choose_address, free_ports, interface_addresses, with_interface
+from tfcollective._base.machine.network import choose_address, interface_addresses, with_interface
 from tfcollective._base.settings import environ_snapshot, variable
 from tfcollective._base.tasks import NO_RANK
 from tfcollective._base.timing import TIMING
@@ -70,7 +70,11 @@ def own_address(settings: NodeSettings) -> str:
 
 
 def enroll(
-    settings: NodeSettings, address: str, key_file: Path | None, wait: Callable[[float], object]
+    settings: NodeSettings,
+    address: str,
+    ports: Sequence[int],
+    key_file: Path | None,
+    wait: Callable[[float], object],
 ) -> tuple[NodeSettings, int]:
     """Reports the facts of this node until the coordinator has them; returns the node's number, and the settings with
     the coordinator's key.
@@ -78,6 +82,7 @@ def enroll(
     Args:
         settings: the node's.
         address: its :func:`own_address`.
+        ports: those that it holds.
         key_file: where the key comes from. It is read again when the coordinator has another one, because the file may
             be what a launcher has left that was killed, and the next launcher puts its own there.
         wait: waits so many seconds between two tries, or raises when to give up.
@@ -94,7 +99,7 @@ def enroll(
         slots=settings.slots,
         instance=settings.instance,
         rank=None if settings.mpi is None else settings.mpi[0],
-        ports=tuple(free_ports(address, settings.ports)),
+        ports=tuple(ports),
     )
     token = secrets.token_hex(16)
     warned = False

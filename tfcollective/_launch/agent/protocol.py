@@ -40,7 +40,7 @@ class NodeSettings:
         slots: how many ranks it takes; None: the launcher decides.
         timeout: how long (s) to try to reach the coordinator, and then to wait for the first order.
         executable: the interpreter of its ranks in place of the launcher's; None: the agent's own.
-        ports: how many free ports it has to report, for a TF_CONFIG.
+        ports: how many ports it has to hold for servers of the script.
         mpi: where MPI has started one agent for each rank: the rank, its place on this host, and how many are here.
         instance: see :class:`NodeFacts`.
     """
@@ -52,7 +52,7 @@ class NodeSettings:
     slots: int | None = None
     timeout: float = 120.0
     executable: str | None = None
-    ports: int = 0
+    ports: int = 1
     mpi: tuple[int, int, int] | None = None
     instance: str = ""
 
@@ -71,7 +71,7 @@ class NodeFacts:
         package: the directory of this package.
         slots: how many ranks it takes; None: the launcher decides.
         rank: what MPI has given it, if any.
-        ports: free ones.
+        ports: those that it holds: for rank 0 of JAX or torch to listen on, or for a TF_CONFIG.
         pid: the agent's process.
         number: the order of enrolment; the launcher's side fills it in.
         instance: the platform's id for this one of the nodes that have its name in turn; empty: no other has it

@@ -27,7 +27,7 @@ from tfcollective._launch.plan.spec import JobSpec
 
 # What ranks on other hosts get of the launcher's environment.
 _PASSED = (
-    *("KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "XLA_*"),
+    *("GLOO_*", "JAX_*", "KERAS_*", "NCCL_*", "OMP_*", "PYTHONPATH", "TF_*", f"{PREFIX}*", "TORCH_*", "XLA_*"),
     *(row.alias.name for row in VARIABLES if row.alias is not None),
 )
 _OF_A_MACHINE = frozenset(variable(field) for field in ("bind_host", "library", "runtime_dir"))
@@ -67,13 +67,9 @@ def plan_local(
     *,
     cores: int,
     environ: Mapping[str, str],
-    endpoints: Mapping[TaskKey, Endpoint] | None = None,
     gpus: Sequence[str] = (),
 ) -> Plan:
-    """Plans all ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit.
-
-    ``endpoints`` is what TF_CONFIG is to say, if the ranks are to have one.
-    """
+    """Plans all ranks on one node with ``cores`` cores and these ``gpus``; ``environ`` is what they inherit."""
     share = max(1, cores // spec.num_proc)
     common = {
         **thread_variables(share, environ),
@@ -87,12 +83,12 @@ def plan_local(
         place = Placement(rank, spec.num_proc, rank, spec.num_proc, 0, 1)
         added = {
             **gpu_variables(rank, spec.num_proc, {**environ, **spec.rank_env}, gpus),
-            **_task_variables(task, endpoints),
+            variable("task"): str(task),
             **rank_variables(place, spec.rank_env),
             **_script_variables(spec, place, 0, _THIS_HOST, environ),
         }
         plans.append(WorkerPlan(task, rank, spec.command, {**common, **added}, rank))
-    return Plan(tuple(plans), _side_plans(spec, common, endpoints))
+    return Plan(tuple(plans), _side_plans(spec, common))
 
 
 def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str]) -> Plan:
@@ -111,13 +107,13 @@ def plan_hosts(spec: JobSpec, shares: Sequence[Share], environ: Mapping[str, str
         for slot, task in enumerate(spec.world[share.first : share.first + share.count]):
             place = _placement(shares, share, slot)
             added = {
-                **_task_variables(task, None),
+                variable("task"): str(task),
                 **rank_variables(place, spec.rank_env),
                 **_script_variables(spec, place, node, share.host.name, common),
             }
             plans.append(WorkerPlan(task, place.rank, spec.command, {**common, **added}, slot, share.host.name))
     first = shares[0].host.name  # where rank 0 writes what they read
-    return Plan(tuple(plans), _side_plans(spec, common, None, first))
+    return Plan(tuple(plans), _side_plans(spec, common, first))
 
 
 def plan_newcomer(spec: JobSpec, plan: Plan, task: TaskKey, rank: int, slot: Slot, place: Placement) -> WorkerPlan:
@@ -156,15 +152,13 @@ def with_tf_config(plan: Plan, endpoints: Mapping[TaskKey, Endpoint]) -> Plan:
     return Plan(tuple(map(configured, plan.workers)), tuple(map(configured, plan.auxiliary_tasks)))
 
 
-def _side_plans(
-    spec: JobSpec, common: Mapping[str, str], endpoints: Mapping[TaskKey, Endpoint] | None, host: str = ""
-) -> tuple[WorkerPlan, ...]:
+def _side_plans(spec: JobSpec, common: Mapping[str, str], host: str = "") -> tuple[WorkerPlan, ...]:
     return tuple(
         WorkerPlan(
             task,
             NO_RANK,
             spec.command_of(task),
-            {**common, **_task_variables(task, endpoints if task.type == EVALUATOR else None)},
+            {**common, variable("task"): str(task)},
             host=host,
         )
         for task in spec.auxiliary_tasks
@@ -227,11 +221,6 @@ def _job_variables(spec: JobSpec) -> dict[str, str]:
         variable("engine"): spec.engine,
         variable("log_level"): spec.log_level,
     }
-
-
-def _task_variables(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint] | None) -> dict[str, str]:
-    config = {} if endpoints is None else {TF_CONFIG: tf_config(task, endpoints)}
-    return {variable("task"): str(task), **config}
 
 
 def _script_variables(

@@ -1,5 +1,5 @@
 """Environment variables for ranks whose scripts expect another launcher: torchrun's and Horovod's names for ranks,
-``TF_CONFIG``, and what Horovod's own engine needs. Pure."""
+``TF_CONFIG``, where ranks of JAX and torch meet, and what Horovod's own engine needs. Pure."""
 
 from __future__ import annotations
 
@@ -26,6 +26,21 @@ def rank_variables(place: Placement, given: Mapping[str, str]) -> dict[str, str]
         "LOCAL_WORLD_SIZE": place.local_size,
     }
     return {word: str(value) for word, value in words.items() if word not in given}
+
+
+def meeting_variables(rank: int, size: int, place: Endpoint) -> dict[str, str]:
+    """Returns what ``keras.distribution.initialize()``, ``jax.distributed.initialize()`` and ``torch.distributed``
+    read: the rank, the size, and the ``place`` where rank 0 listens."""
+    return {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": str(place),
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(size),
+        "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),
+        "JAX_COORDINATOR_ADDRESS": str(place),
+        "JAX_NUM_PROCESSES": str(size),
+        "JAX_PROCESS_ID": str(rank),
+        "MASTER_ADDR": place.host,
+        "MASTER_PORT": str(place.port),
+    }
 
 
 def tf_config(task: TaskKey, endpoints: Mapping[TaskKey, Endpoint]) -> str:

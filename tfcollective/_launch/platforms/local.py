@@ -11,7 +11,7 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.log import get_logger
 from tfcollective._base.machine.cores import available_cores
 from tfcollective._base.machine.gpus import visible_gpus
-from tfcollective._base.machine.network import choose_address, choose_endpoints, interface_addresses
+from tfcollective._base.machine.network import choose_address, interface_addresses
 from tfcollective._base.settings import environ_snapshot
 from tfcollective._base.timeline import check_writable
 from tfcollective._launch.launcher import Capabilities, JobOutcome, Launcher
@@ -48,10 +48,9 @@ class LocalLauncher(Launcher):
             raise ConfigError(f"{elsewhere[0]} is not this machine: use the launcher 'ssh'")
         if spec.cwd is not None and not Path(spec.cwd).is_dir():
             raise ConfigError(f"--cwd: the directory {spec.cwd} does not exist")
-        endpoints = choose_endpoints((*spec.world, *spec.auxiliary_tasks), _HOST) if spec.emit_tf_config else None
         environ = environ_snapshot()
         gpus = visible_gpus({**environ, **spec.rank_env})
-        return plan_local(spec, cores=available_cores(), environ=environ, endpoints=endpoints, gpus=gpus)
+        return plan_local(spec, cores=available_cores(), environ=environ, gpus=gpus)
 
     def run(self, spec: JobSpec, *, stop_signals: Sequence[int] = ()) -> JobOutcome:
         """See :class:`Launcher`."""

@@ -47,8 +47,8 @@ def warning(outcome: JobOutcome) -> str | None:
     if outcome.initialised or outcome.stopped_by is not None or outcome.agent_failure is not None:
         return None
     if exit_code(outcome) != 0:  # it is no cause, and may have been about to come
-        return "note: that was before any rank had joined the job with tfcollective.init()"
-    return "warning: no rank called tfcollective.init(): the processes ran independently of each other"
+        return "note: no rank had called tfcollective.init() by then"
+    return "warning: no rank called tfcollective.init(): they were apart unless JAX or torch connected them"
 
 
 def headline(outcome: JobOutcome) -> str:

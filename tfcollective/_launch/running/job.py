@@ -26,7 +26,7 @@ from tfcollective._base.machine.network import interface_addresses, with_interfa
 from tfcollective._base.settings import Settings, variable
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import Placement
+from tfcollective._base.topology import Endpoint, Placement
 from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
 from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
@@ -40,7 +40,7 @@ from tfcollective._launch.agent.protocol import AgentConfig, Command, KillComman
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.planner import Plan, plan_newcomer
-from tfcollective._launch.plan.rank_variables import rendezvous_variables, scopes_of
+from tfcollective._launch.plan.rank_variables import meeting_variables, rendezvous_variables, scopes_of
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running import function
 
@@ -120,6 +120,7 @@ class Job:
             {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
         )
         self._store: GlooStoreServer | None = None
+        self._meeting_place: Endpoint | None = None
         self._places: dict[str, str] = {}  # of processes that joined later
         self._open = ExitStack()
 
@@ -179,9 +180,11 @@ class Job:
         """The job's private directory on this machine."""
         return str(self._directory.path)
 
-    def replace_plan(self, plan: Plan) -> None:
-        """The same processes on hosts that are known only now, before any agent has begun."""
+    def settle(self, plan: Plan, meeting_place: Endpoint | None) -> None:
+        """Takes the same processes on hosts that are known only now, before any agent has begun, and where rank 0 of
+        JAX or torch may listen."""
         self._plan = plan
+        self._meeting_place = meeting_place
 
     @property
     def failed(self) -> bool:
@@ -248,7 +251,7 @@ class Job:
 
     def node_settings(self, name: str, timeout: float) -> NodeSettings:
         """Returns the settings of this node's agent; ``timeout``: how long (s) it may take to enrol."""
-        ports = len(self._plan.on(name)) if self.spec.emit_tf_config else 0
+        ports = len(self._plan.on(name)) if self.spec.emit_tf_config else 1
         interfaces = self.spec.network_interfaces
         return NodeSettings(self.coordinator, self.key.hex(), name, interfaces, timeout=timeout, ports=ports)
 
@@ -256,15 +259,26 @@ class Job:
         """Returns the configuration of the agent of these processes."""
         return AgentConfig(
             self.job_id,
-            tuple(replace(worker, env=self._engine_env(worker)) for worker in workers),
+            tuple(replace(worker, env=self._env_of(worker)) for worker in workers),
             size=self.spec.num_proc,
             rules=self.spec.rules,
             **self.spec.process_options,
         )
 
+    def _env_of(self, worker: WorkerPlan) -> Mapping[str, str]:
+        """Returns the worker's variables with what only the open job knows: where ranks of JAX, torch and Horovod
+        meet."""
+        if worker.is_auxiliary_task:
+            return worker.env
+        env = self._engine_env(worker)
+        if self.spec.bounds is not None or self._meeting_place is None:
+            return env
+        found = meeting_variables(worker.rank, self.spec.num_proc, self._meeting_place)
+        return {**env, **{name: value for name, value in found.items() if name not in self.spec.rank_env}}
+
     def _engine_env(self, worker: WorkerPlan) -> Mapping[str, str]:
         """Returns the worker's variables, with the place where Horovod's ranks meet."""
-        if self.spec.engine != "horovod" or worker.is_auxiliary_task:
+        if self.spec.engine != "horovod":
             return worker.env
         if self._store is None:  # not before the hosts are known, of which the plan speaks
             from tfcollective._control.serve.gloo_store import GlooStoreServer  # not sooner: aiohttp takes a moment
