@@ -184,6 +184,7 @@ class Processes:
     def __init__(self):
         self.stopped, self.killed, self.done, self.wake_at = [], [], False, None
         self.passed_on = []
+        self.rules = Rules()
 
     def stop(self, cause, number=signal.SIGTERM):
         self.stopped.append((cause, number))

@@ -16,16 +16,12 @@ class Enrolments:
 
     Agents may come and end as long as the job runs: only the newest of the ended ones are kept.
 
-    Args:
-        most_ended: how many.
-
     Attributes:
         count: how many have enrolled so far, including those no longer kept.
     """
 
-    def __init__(self, most_ended: int = _MOST_ENDED) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self._most_ended = most_ended
         self._numbers: dict[str, int] = {}  # of the nodes that are kept, by token
         self._kept: dict[int, tuple[str, EnrolledNode, int]] = {}  # by number, ascending: token, node, bytes
         self._ended: dict[int, None] = {}  # of the nodes that are kept, in the order in which they ended
@@ -50,7 +46,7 @@ class Enrolments:
         if number not in self._kept or number in self._ended:
             return None
         self._ended[number] = None
-        if len(self._ended) <= self._most_ended:
+        if len(self._ended) <= _MOST_ENDED:
             return None
         oldest = next(iter(self._ended))
         del self._ended[oldest]
@@ -58,15 +54,15 @@ class Enrolments:
         del self._numbers[token]
         return oldest
 
-    def since(self, number: int, most_bytes: int = _PAGE_BYTES) -> tuple[EnrolledNode, ...]:
-        """The nodes from this number on, in their order: as many as fit into so many bytes, but one if there is any."""
+    def since(self, number: int) -> tuple[EnrolledNode, ...]:
+        """The nodes from this number on, in their order: as many as fit into a page, but one if there is any."""
         page: list[EnrolledNode] = []
         used = 0
         first = next(iter(self._kept), self.count)
         for kept in filter(self._kept.__contains__, range(max(number, first), self.count)):
             _, node, size = self._kept[kept]
             used += size
-            if page and used > most_bytes:
+            if page and used > _PAGE_BYTES:
                 break
             page.append(node)
         return tuple(page)

@@ -283,7 +283,7 @@ def _run(
         supervisor = Supervisor(config, environ, current_node_id(), reporter)
         supervisor.start()
         reporter.start()
-        end = Supervision(supervisor, orders, interrupts, relay.add, place, config.rules.elastic).run()
+        end = Supervision(supervisor, orders, interrupts, relay.add, place).run()
         end_descendants()
         supervisor.drain(TIMING.drain)
         reporter.close(TIMING.report if end.failure == _GONE else config.lost_after)
@@ -324,8 +324,6 @@ class Supervision:
         interrupts: signals, and the loss of the coordinator.
         serve: called with each task that is started later, before it is.
         place: adds to a process that is started later what only this node knows.
-        elastic: whether the job continues without this node: then SIGTERM is the notice that the node is preempted.
-            The launcher ends the job by an order.
     """
 
     def __init__(
@@ -335,7 +333,6 @@ class Supervision:
         interrupts: Interrupts,
         serve: Callable[[TaskKey], None] = lambda task: None,
         place: Callable[[StartCommand], WorkerPlan] = lambda command: command.worker,
-        elastic: bool = False,
     ) -> None:
         self._serve = serve
         self._place = place
@@ -345,7 +342,6 @@ class Supervision:
         self._asked = False
         self._launcher_gone = False
         self._stopped_by: str | None = None
-        self._elastic = elastic
 
     def run(self) -> End:
         """Runs until all processes have ended; returns how."""
@@ -412,7 +408,9 @@ class Supervision:
 
     def _react(self) -> None:
         for number in self._interrupts.read():
-            if number == signal.SIGTERM and self._elastic and not self._asked:
+            if number == signal.SIGTERM and self._supervisor.rules.elastic and not self._asked:
+                # The job continues without this node: it is the notice that the node is preempted. The launcher ends
+                # the job by an order.
                 self._supervisor.leave("its agent got SIGTERM")
             elif number in STOP_SIGNALS:
                 if not self._asked and self._stopped_by is None:

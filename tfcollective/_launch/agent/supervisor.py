@@ -96,8 +96,9 @@ class Supervisor:
         self._running: dict[int, _Worker] = {}
         self._ended: list[_Worker] = []
         self._known = {worker.task for worker in config.workers}
-        self._rules = config.rules
-        self._finishes = not self._rules.elastic
+        self.rules = config.rules
+        """The job's."""
+        self._finishes = not self.rules.elastic
         self._spare: Spare | None = None
         self._stop: Stop | None = None
         self._leaving = False
@@ -312,7 +313,7 @@ class Supervisor:
 
     def _end_orphans(self, worker: _Worker) -> None:
         """Ends the processes that a lost rank has started, if the job continues without it: else all end together."""
-        goes_on = self._rules.elastic and self._stop is None and not worker.config.is_auxiliary_task
+        goes_on = self.rules.elastic and self._stop is None and not worker.config.is_auxiliary_task
         if goes_on and (worker.process.returncode != 0 or worker.leaves):
             # Not at once: searching all processes takes a while, and the others wait for the report of this end.
             now, wait = self._clock.monotonic(), self._limits.sweep
@@ -454,7 +455,7 @@ class Supervisor:
         self._reporter.report(Exited(record))
         if not record.failed:
             return
-        if record.rank != NO_RANK and not self._rules.outlasts(record):
+        if record.rank != NO_RANK and not self.rules.outlasts(record):
             self.stop(StopCause.FAILURE)
         elif record.rank == NO_RANK and not record.stopped:
             _LOG.warning("%s (pid %d) %s: training continues without it", record.task, record.pid, record.how)
