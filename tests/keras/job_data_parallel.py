@@ -346,6 +346,17 @@ def evaluation_and_prediction() -> Numbers:
 
 
 @program
+def evaluation_of_a_script_that_divides_by_hand() -> Numbers:
+    model = dense(metrics=["mae"])
+    if keras.distribution.distribution() is None:
+        return numbers(model, tested=model.evaluate(X, Y, verbose=0), rows=model.predict(X, batch_size=9, verbose=0))
+    keras.distribution.set_distribution(None)
+    return numbers(
+        model, tested=tfk.evaluate(model, X, Y, verbose=0), rows=tfk.predict(model, X, batch_size=9, verbose=0)
+    )
+
+
+@program
 def rows_of_several_outputs() -> Numbers:
     inputs = keras.Input((6,))
     outputs = [layers.Dense(2)(inputs), {"a": layers.Dense(1)(inputs)}]

@@ -15,6 +15,7 @@ from tfcollective.keras._model_io import load_model
 from tfcollective.keras._normalization import SyncBatchNormalization
 from tfcollective.keras._optimizer import DistributedOptimizer
 from tfcollective.keras._parallel.start import start_if_asked
+from tfcollective.keras._parallel.together import evaluate, predict
 from tfcollective.keras.callbacks import (
     BackupAndRestore,
     BestModelCheckpoint,
@@ -48,7 +49,9 @@ __all__ += (
     "broadcast_global_variables",
     "callbacks",
     "elastic",
+    "evaluate",
     "load_model",
+    "predict",
     "reducescatter",
 )
 
