@@ -5,11 +5,11 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
 
 from tfcollective._base.timing import Timing
 from tfcollective._launch.agent import preemption
 from tfcollective._launch.agent.preemption import PreemptionWatch
+from tfcollective._testing.clock import ManualClock
 
 LIMITS = Timing(preemption_look=2.0, preemption_command=5.0)
 COMMAND = ("curl", "-f", "http://metadata/preempted")

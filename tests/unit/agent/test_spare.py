@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from launching import until
-from manual_clock import ManualClock
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import Timing
@@ -16,6 +15,7 @@ from tfcollective._control.messages import Started
 from tfcollective._launch.agent.protocol import AgentConfig, WorkerPlan
 from tfcollective._launch.agent.spare import PythonCall, Spare
 from tfcollective._launch.agent.supervisor import Supervisor
+from tfcollective._testing.clock import ManualClock
 
 SHOW = """
 import json, os, pickle, sys

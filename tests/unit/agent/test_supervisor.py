@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from manual_clock import ManualClock
 from time_limits import within
 
 from tfcollective._base.failures import ExitReason
@@ -26,6 +25,7 @@ from tfcollective._control.messages import Exited, Started
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
 from tfcollective._launch.agent.supervisor import Supervisor
+from tfcollective._testing.clock import ManualClock
 
 GRACE_S = 30.0
 LIMITS = Timing(settle=1.0, terminate=1.0, interrupt=1.0, grace=GRACE_S)

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from manual_clock import ManualClock
 
 from tfcollective import files
 from tfcollective._base.errors import ConfigError
+from tfcollective._testing.clock import ManualClock
 from tfcollective.auxiliary_tasks._checkpoints import NotWholeError
 from tfcollective.auxiliary_tasks._evaluator import Evaluation, EvaluatorOptions, run_evaluator
 from tfcollective.auxiliary_tasks._plan import IDLE, MAX_STEPS, TRAINING_ENDED

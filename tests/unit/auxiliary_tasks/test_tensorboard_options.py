@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from manual_clock import ManualClock
 
 from tfcollective._base.clock import Deadline
 from tfcollective._base.errors import ConfigError, LaunchError
+from tfcollective._testing.clock import ManualClock
 from tfcollective.auxiliary_tasks import tensorboard
 from tfcollective.auxiliary_tasks.tensorboard import TensorBoardOptions, TensorBoardProcess, run_tensorboard
 

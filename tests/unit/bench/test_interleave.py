@@ -8,10 +8,10 @@ import time
 import psutil
 import pytest
 from launching import until
-from manual_clock import ManualClock
 from time_limits import within
 
 from tfcollective._base.clock import Deadline
+from tfcollective._testing.clock import ManualClock
 from tfcollective_bench import interleave as interleave_module
 from tfcollective_bench.interleave import Failure, Record, Started, Variant, interleave, rotation
 from tfcollective_bench.interrupts import interrupts_deferred

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from manual_clock import ManualClock
-
 from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter
+from tfcollective._testing.clock import ManualClock
 
 
 @dataclass(eq=False)

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from manual_clock import ManualClock
 
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
@@ -16,6 +15,7 @@ from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import PENDING, TRAINING_ENDED
+from tfcollective._testing.clock import ManualClock
 
 
 def task(index):

@@ -7,12 +7,12 @@ import threading
 
 import pytest
 from launching import until
-from manual_clock import ManualClock
 from time_limits import within
 
 from tfcollective._base.clock import LivenessTracker
 from tfcollective._base.errors import CoordinatorError
 from tfcollective._control.client.liveness import Heartbeat
+from tfcollective._testing.clock import ManualClock
 
 
 def test_silence_lasts_from_the_last_sign_of_life() -> None:

@@ -4,13 +4,13 @@ import os
 import shutil
 
 import pytest
-from manual_clock import ManualClock
 
 from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.client.relay import BeatRelay, TaskBeat
+from tfcollective._testing.clock import ManualClock
 
 TASKS = workers(2)
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
-from manual_clock import ManualClock
 from time_limits import within
 
 from tfcollective._base.clock import SYSTEM_CLOCK
@@ -33,6 +32,7 @@ from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
+from tfcollective._testing.clock import ManualClock
 
 
 def test_a_reader_gets_output_of_several_nodes() -> None:

@@ -7,7 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from tfcollective._base.guarded_listener import GuardedListener, UnauthenticatedLimit
+from tfcollective._base.guarded_listener import LOOK_S, GuardedListener, UnauthenticatedLimit
+from tfcollective._testing.clock import ManualClock
 
 
 class Listener(socket.socket):
@@ -25,19 +26,6 @@ class Listener(socket.socket):
             raise OSError(number, "as the kernel says")
         self.accepted += 1
         return super().accept()
-
-
-class Clock:
-    """Notes for how long it was asked to wait."""
-
-    def __init__(self):
-        self.now, self.slept = 0.0, []
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.slept.append(seconds)
 
 
 class Guest:
@@ -104,9 +92,9 @@ def test_without_descriptors_the_oldest_connection_is_closed(listener, connect, 
 def test_without_free_descriptors_it_tries_again_later(listener, connect):
     listener.raises = [errno.EMFILE, errno.EMFILE]
     connect(b"hello")
-    clock = Clock()
+    clock = ManualClock()
     assert first_answer(listener, clock=clock) == b"hello"
-    assert len(clock.slept) == 2
+    assert clock.monotonic() == 2 * LOOK_S
 
 
 def test_a_connection_gone_before_acceptance_ends_nothing(listener, connect):

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from fake_nodes import FakeProvider, come, refusal
+from fake_nodes import come, refusal
 from launching import until
 from time_limits import within
 
@@ -21,6 +21,7 @@ from tfcollective._control.store_keys import end_key, item_key, orders_key
 from tfcollective._control.wire.protocol import ServerOptions
 from tfcollective._launch.nodes.gather import all_enrolled, follow_arrivals, gather, turn_away
 from tfcollective._launch.nodes.provider import Arrival, Went
+from tfcollective._testing.provider import FakeProvider
 
 NAMED = {"units": "containers"}
 KINDS = {"slots": "int", "ports": "array", "host": "str"}

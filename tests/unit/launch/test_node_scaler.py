@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from fake_nodes import FakeProvider, come, refusal
+from fake_nodes import come, refusal
 from launching import until
 from time_limits import within
 
@@ -23,6 +23,7 @@ from tfcollective._launch.agent.protocol import FirstOrder, NodeSettings
 from tfcollective._launch.nodes.node_scaler import NodeScaler
 from tfcollective._launch.nodes.provider import Arrival, NodeFacts, NodeKind, Refill, Went
 from tfcollective._launch.plan.hosts import Host
+from tfcollective._testing.provider import FakeProvider
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from fake_nodes import FakeProvider
 from time_limits import within
 
 from tfcollective._base.codec import decode, encode_line
@@ -24,6 +23,7 @@ from tfcollective._launch.agent.protocol import AgentConfig, Order, SignalComman
 from tfcollective._launch.nodes.gather import version_problem
 from tfcollective._launch.nodes.live import Agents, Node
 from tfcollective._launch.nodes.provider import NodeFacts, NodeKind, NodeSettings, Went
+from tfcollective._testing.provider import FakeProvider
 
 FACTS = NodeFacts("h2", "", "10.0.0.2", __version__, platform.python_version(), slots=4, number=3)
 

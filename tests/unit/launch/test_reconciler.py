@@ -6,7 +6,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_nodes import FakeProvider
 from launching import until
 
 from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
@@ -18,6 +17,7 @@ from tfcollective._launch.nodes.provider import Arrival, Refill
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._testing.provider import FakeProvider
 
 SIGTERM = 15
 

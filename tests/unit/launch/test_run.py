@@ -4,7 +4,7 @@ import signal
 from dataclasses import replace
 
 import pytest
-from fake_nodes import FakeProvider, come, refusal
+from fake_nodes import come, refusal
 
 from tfcollective._base.codec import decode
 from tfcollective._base.errors import ConfigError, RendezvousError
@@ -19,6 +19,7 @@ from tfcollective._launch.plan.planner import plan_hosts
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.run import Assignment, by_name, client_of, run_on_nodes
 from tfcollective._launch.running.job import Job
+from tfcollective._testing.provider import FakeProvider
 
 SPEC = JobSpec(("train",), 3, hosts=parse_hosts("a:2,b:1"))
 PLAN = plan_hosts(SPEC, share_out(SPEC.hosts, 3), {})

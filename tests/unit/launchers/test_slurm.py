@@ -28,6 +28,7 @@ from tfcollective._launch.plan.job_file import job_text, read_job
 from tfcollective._launch.plan.spec import FunctionCall, JobSpec
 from tfcollective._launch.report.report import exit_code, render
 from tfcollective._launch.report.restarts import run_job
+from tfcollective._testing.clock import ManualClock
 
 ALLOCATED = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "gpu[07-08],big", "SLURM_TASKS_PER_NODE": "2(x2),1"}
 HOSTS = (Host("gpu07", 2), Host("gpu08", 2), Host("big", 1))
@@ -219,19 +220,6 @@ def test_how_a_job_of_slurms_has_ended(job, code, said):
     assert (exit_code(outcome), render(outcome)) == (code, said)
 
 
-class Clock:
-    """Time passes while it is waited for."""
-
-    def __init__(self):
-        self.now = 0.0
-
-    def monotonic(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += max(seconds, 0.01)
-
-
 def follow(monkeypatch, *answers, timeout=None):
     """What becomes of a job that is in one of these states at each look, the last one from then on."""
     left_over, cancelled = list(answers), []
@@ -243,7 +231,7 @@ def follow(monkeypatch, *answers, timeout=None):
             raise answer
         return answer
 
-    return Followed("7", timeout, Clock(), look).to_its_end([]), cancelled
+    return Followed("7", timeout, ManualClock(), look).to_its_end([]), cancelled
 
 
 def test_a_controller_that_is_away_is_waited_for(monkeypatch, caplog):
@@ -286,7 +274,7 @@ def test_cancelling_outlasts_a_controller_outage(monkeypatch, capsys):
     def look(job_id):
         return state("RUNNING" if answers else "CANCELLED")
 
-    outcome = Followed("7", None, Clock(), look).to_its_end([signal.SIGINT])
+    outcome = Followed("7", None, ManualClock(), look).to_its_end([signal.SIGINT])
     assert (outcome.stopped_by, asked) == (signal.SIGINT, ["7"] * 3)
     assert capsys.readouterr().err.count("could not be cancelled") == 1
 
@@ -410,7 +398,7 @@ IDLE = control.NodeState("n1", "", "MIXED", "")
 )
 def test_an_srun_that_launched_nothing_is_restarted(monkeypatch, code, enrolled, again):
     provider(monkeypatch, state("RUNNING", NodeList="n1"), IDLE)
-    clock = Clock()
+    clock = ManualClock()
     command = {"n1": ("sh", "-c", f"exit {code}")}
     with SlurmProvider("7", command, {}, elastic=False, enrolled=lambda: enrolled, clock=clock) as one:
         one.request([SETTINGS])
@@ -418,7 +406,7 @@ def test_an_srun_that_launched_nothing_is_restarted(monkeypatch, code, enrolled,
         found = []
         until(lambda: found.extend(one.events()) or found or one._due)
         assert bool(found) is not again
-        clock.now += 60.0
+        clock.advance(60.0)
         one.events()
         assert (one._processes["n1"] is first) is not again
 
@@ -447,7 +435,7 @@ def test_slurm_is_asked_once_for_many_losses(monkeypatch):
         {},
         elastic=False,
         enrolled=lambda: listed.append(1) or names[:20],
-        clock=Clock(),
+        clock=ManualClock(),
     ) as one:
         one.request([replace(SETTINGS, name=name) for name in names])
         until(lambda: all(process.exit_code is not None for process in one._processes.values()))
@@ -457,13 +445,13 @@ def test_slurm_is_asked_once_for_many_losses(monkeypatch):
 
 def test_an_srun_is_not_started_again_for_ever(monkeypatch, caplog):
     provider(monkeypatch, state("RUNNING", NodeList="n1"), IDLE)
-    clock = Clock()
+    clock = ManualClock()
     with SlurmProvider("7", {"n1": ("sh", "-c", "exit 140")}, {}, elastic=False, clock=clock) as one:
         one.request([SETTINGS])
         found = []
 
         def look():
-            clock.now += 60.0
+            clock.advance(60.0)
             found.extend(one.events())
             return found
 

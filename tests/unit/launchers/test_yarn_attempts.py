@@ -6,7 +6,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
 from tfcollective_launchers.yarn.application import SERVING_FILE, application
 from tfcollective_launchers.yarn.launcher import Submitted, look_for_master
 from tfcollective_launchers.yarn.options import YarnOptions
@@ -21,6 +20,7 @@ from tfcollective._launch.hosted.submitter_side import LauncherLostError
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import exit_code
+from tfcollective._testing.clock import ManualClock
 
 APPLICATION = "application_1_1"
 SECURITY = SimpleNamespace(cert_bytes=b"c", key_bytes=b"p")

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from manual_clock import ManualClock
 from tfcollective_launchers.yarn import logs
 from tfcollective_launchers.yarn.application import Amount, Request
 from tfcollective_launchers.yarn.master import SkeinPlatform, attempt_of
@@ -16,6 +15,7 @@ from tfcollective._base.clock import SYSTEM_CLOCK
 from tfcollective._base.errors import LaunchError
 from tfcollective._base.timing import TIMING
 from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._testing.clock import ManualClock
 
 WANTED = [Request(f"worker-{index}", "worker", Amount(4096, 1), "", 1) for index in range(3)]
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
 from tfcollective_launchers.yarn.launcher import Submitted, with_cause
 from tfcollective_launchers.yarn.skein_client import (
     ATTEMPT_KEY,
@@ -23,6 +22,7 @@ from time_limits import within
 from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._launch.hosted.messages import ContainerRow, HostedOutcome
 from tfcollective._launch.launcher import JobOutcome
+from tfcollective._testing.clock import ManualClock
 
 REPORT = SimpleNamespace(
     state="FINISHED", final_status="SUCCEEDED", diagnostics="", queue="q", tracking_url="", host="h", port=1

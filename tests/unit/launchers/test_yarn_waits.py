@@ -4,7 +4,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-from manual_clock import ManualClock
 from tfcollective_launchers.yarn.application import Amount
 from tfcollective_launchers.yarn.cluster import NodeView
 from tfcollective_launchers.yarn.launcher import Submitted
@@ -17,6 +16,7 @@ from tfcollective._base.timing import TIMING
 from tfcollective._launch.hosted.messages import HostedOutcome
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._testing.clock import ManualClock
 
 APPLICATION = "application_1_1"
 SPEC = JobSpec(("a",), 2, task_specs={"worker": TaskSpec("4 GiB", 1, instances=2)})

@@ -1,8 +1,7 @@
 """Steps a second, by a clock that moves by hand."""
 
-from manual_clock import ManualClock
-
 from tfcollective._runtime.step_rate import StepRate
+from tfcollective._testing.clock import ManualClock
 
 
 def test_it_reports_at_intervals_and_finally():

@@ -1,22 +1,24 @@
 """A clock that only a test advances."""
 
+from tfcollective._base.clock import Clock
 
-class ManualClock:
-    """A :class:`tfcollective._base.clock.Clock` that only :meth:`advance` and :meth:`sleep` move."""
+
+class ManualClock(Clock):
+    """A clock that stands still except in :meth:`advance` and :meth:`sleep`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._now = now
 
     def monotonic(self) -> float:
-        """See :class:`tfcollective._base.clock.Clock`."""
+        """Returns the time that the test has reached."""
         return self._now
 
     def wall(self) -> float:
-        """See :class:`tfcollective._base.clock.Clock`."""
+        """Returns the same as :meth:`monotonic`."""
         return self._now
 
     def sleep(self, seconds: float) -> None:
-        """See :class:`tfcollective._base.clock.Clock`."""
+        """Moves the time forward instead of waiting."""
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
