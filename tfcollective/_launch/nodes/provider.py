@@ -47,10 +47,9 @@ class NodeKind(Enum):
 
     HERE = "here"  # this machine: agents are children of this process, for a plan that leaves nothing to them
     KEPT = "kept"  # they stay: an agent may end without them
-    LENT = (
-        "lent"  # the platform takes nodes away: one whose agent ends, or gets a signal that the launcher has not asked
-    )
-    # for, is a lost host, which trying again may replace
+    #: The platform takes nodes away: one whose agent ends, or gets a signal that the launcher has not asked for, is a
+    #: lost host, which trying again may replace.
+    LENT = "lent"
 
 
 class Refill(Enum):
