@@ -64,6 +64,23 @@ def test_whole_batches_are_taken_in_turn() -> None:
     assert len(list(Division(2, 3).whole_batches_of(data.repeat(), 4))) == 1
 
 
+def test_a_dataset_gets_one_order() -> None:
+    options = tf.data.Options()
+    options.deterministic = False
+    data = tf.data.Dataset.range(20).batch(4).with_options(options)
+    assert Division(0, 2).parts_of(data).options().deterministic
+    assert Division(0, 2).whole_batches_of(data, None).options().deterministic
+    assert not Division(0, 2, shards_data=False).parts_of(data).options().deterministic
+
+
+def test_steps_without_an_order_are_refused() -> None:
+    data = tf.data.Dataset.range(20).map(abs, num_parallel_calls=2, deterministic=False).batch(4).prefetch(1)
+    for division in (Division(0, 2).parts_of, lambda data: Division(0, 2).whole_batches_of(data, 2)):
+        with pytest.raises(UnsupportedError, match="deterministic=False"):
+            division(data)
+    assert len(list(Division(0, 2, shards_data=False).parts_of(data))) == 5
+
+
 def test_data_of_each_rank_stay_whole() -> None:
     division = Division(1, 3, shards_data=False)
     part = division.part_of(tf.constant(ROWS))

@@ -98,6 +98,15 @@ def test_what_an_unmodified_script_finds():
     assert len(both.split(os.pathsep)) == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "seed"), [({}, "0"), ({"PYTHONHASHSEED": "random"}, "0"), ({"PYTHONHASHSEED": "7"}, "7")]
+)
+def test_sets_have_one_order_in_unmodified_scripts(given, seed):
+    ranks = plan(data_parallel=True, environ=given).workers
+    assert {rank.env["PYTHONHASHSEED"] for rank in ranks} == {seed}
+    assert "PYTHONHASHSEED" not in plan().workers[0].env
+
+
 PLACE = Placement(4, 5, 1, 2, 2, 3)
 
 

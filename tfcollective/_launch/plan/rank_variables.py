@@ -13,6 +13,7 @@ from tfcollective._base.topology import Endpoint, Placement
 from tfcollective._launch.agent.protocol import FIRST_MODULES, HOROVOD_PACKAGES
 
 PYTHONPATH = "PYTHONPATH"
+PYTHONHASHSEED = "PYTHONHASHSEED"
 
 
 def rank_variables(place: Placement, given: Mapping[str, str]) -> dict[str, str]:
@@ -69,7 +70,8 @@ def _horovod_place(place: Placement) -> dict[str, str]:
 
 
 def module_variables(environ: Mapping[str, str], *, compat: bool, data_parallel: bool) -> dict[str, str]:
-    """Returns the PYTHONPATH for ``import horovod``, and for the module that Python runs first.
+    """Returns the PYTHONPATH for ``import horovod``, and for the module that Python runs first; with ``data_parallel``
+    also the seed of hashes: sets of strings have one order on all ranks.
 
     Args:
         environ: what the rank inherits; modules that its PYTHONPATH leads to stay reachable.
@@ -78,7 +80,9 @@ def module_variables(environ: Mapping[str, str], *, compat: bool, data_parallel:
     """
     added = [str(FIRST_MODULES)] * data_parallel + [str(HOROVOD_PACKAGES)] * compat
     inherited = [environ[PYTHONPATH]] if environ.get(PYTHONPATH) else []
-    return {PYTHONPATH: os.pathsep.join([*added, *inherited])} if added else {}
+    seed = environ.get(PYTHONHASHSEED, "random")
+    hashes = {PYTHONHASHSEED: "0" if seed == "random" else seed} if data_parallel else {}
+    return {PYTHONPATH: os.pathsep.join([*added, *inherited]), **hashes} if added else {}
 
 
 def compat_variables(place: Placement, host: str, *, elastic: bool) -> dict[str, str]:

@@ -60,14 +60,38 @@ class Division:
         return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts))
 
     def parts_of(self, dataset: Any) -> Any:
-        """The dataset of the parts (:meth:`part_of`) of the batches of `dataset`."""
+        """The dataset of the parts (:meth:`part_of`) of the batches of `dataset`.
+
+        Raises:
+            UnsupportedError: the ranks' elements would have different orders.
+        """
+        dataset = _in_order(dataset) if self.shards_data else dataset
         return dataset.map(lambda *batch: self.part_of(batch if isinstance(dataset.element_spec, tuple) else batch[0]))
 
     def whole_batches_of(self, dataset: Any, steps: int | None) -> Any:
-        """The dataset of this rank's whole batches, of the first `steps` or all."""
-        if not self.shards_data:
-            return dataset if steps is None else dataset.take(steps)
-        return (dataset if steps is None else dataset.take(steps)).shard(self.size, self.rank)
+        """The dataset of this rank's whole batches, of the first `steps` or all.
+
+        Raises:
+            UnsupportedError: the ranks' elements would have different orders.
+        """
+        first = dataset if steps is None else dataset.take(steps)
+        return _in_order(first).shard(self.size, self.rank) if self.shards_data else first
+
+
+def _in_order(dataset: Any) -> Any:
+    """The dataset with one order on all ranks; otherwise rows would be trained on twice, or never."""
+    ahead = [dataset]
+    while ahead:
+        one = ahead.pop()
+        if getattr(one, "_deterministic", None) == "false":  # options do not change it
+            raise UnsupportedError(
+                "a dataset with deterministic=False has another order on each rank: leave that out, or pass "
+                "DataParallel(auto_shard_dataset=False) and shard the data"
+            )
+        ahead += one._inputs()
+    options = tf.data.Options()
+    options.deterministic = True
+    return dataset.with_options(options)
 
 
 def _rows(batch: Any) -> Any:
