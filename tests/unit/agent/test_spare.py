@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from launching import until
+from time_limits import within
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import Timing
@@ -209,3 +212,18 @@ def test_no_spare_is_left_at_the_end(job, end):
     until(lambda: supervisor.reap() or not os.path.exists(f"/proc/{pid}"))
     prepare(supervisor)
     assert supervisor._spare is None
+
+
+@pytest.mark.parametrize(("size", "taken"), [(100_000, True), (2_000_000, False)])
+def test_an_agent_does_not_wait_for_a_stopped_spare(size, taken):
+    """For its order: an environment may be larger than a pipe."""
+    argv = (sys.executable, "train.py")
+    spare = Spare.start(argv, [], dict(os.environ), None)
+    os.kill(spare.pid, signal.SIGSTOP)
+    became = []
+    ordering = threading.Thread(target=lambda: became.append(spare.become(argv, {"LARGE": "x" * size})), daemon=True)
+    ordering.start()
+    ordering.join(within(20))
+    spare.close()
+    os.waitpid(spare.pid, 0)
+    assert [process is not None for process in became] == [taken]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import fcntl
 import importlib
 import importlib.machinery
 import os
@@ -30,6 +31,7 @@ from tfcollective._base.processes import program_of, signal_group, spawn
 from tfcollective._base.settings import set_environment
 
 _LOG = get_logger(__name__)
+_PIPE_BYTES = 1 << 20
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _FLAGS = re.compile(r"-[bBdEIOPqRsSuvx]+")
 _FLAGS_WITH_VALUE = ("-W", "-X")
@@ -93,17 +95,22 @@ class Spare:
         return self._process.pid
 
     def become(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """Has it run this command; its process, or None when it cannot: it has ended, or was made for another one."""
+        """Has it run this command; its process, or None when it cannot: it has ended, was made for another one, or does
+        not take the order without waiting."""
         call = PythonCall.of(argv)
         if call is None or call.interpreter != self._interpreter or self._process.stdin is None:
             return None
+        order = encode_line(SpareOrder(call.arguments, env))
         try:
             with self._process.stdin as pipe:
-                pipe.write(encode_line(SpareOrder(call.arguments, env)))
+                with contextlib.suppress(OSError):  # a user's pipes may be limited; few environments are so large
+                    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+                os.set_blocking(pipe.fileno(), False)  # the spare may be stopped, or still importing
+                taken = pipe.write(order)
         except OSError as error:
             _LOG.info("agent: the spare process %d is gone: %s", self.pid, error)
             return None
-        return self._process
+        return self._process if taken == len(order) else None
 
     def close(self) -> None:
         """Ends it; the agent reaps it as its other children."""
