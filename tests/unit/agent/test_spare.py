@@ -215,7 +215,7 @@ def test_no_spare_is_left_at_the_end(job, end):
 
 
 @pytest.mark.parametrize(("size", "taken"), [(100_000, True), (2_000_000, False)])
-def test_an_agent_does_not_wait_for_a_stopped_spare(size, taken):
+def test_no_agent_waits_for_a_stopped_spare(size, taken):
     """For its order: an environment may be larger than a pipe."""
     argv = (sys.executable, "train.py")
     spare = Spare.start(argv, [], dict(os.environ), None)

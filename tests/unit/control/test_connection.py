@@ -443,7 +443,7 @@ def test_a_fork_shares_no_connection(server):
         assert before in server._streams
 
 
-def test_a_fork_waits_for_no_lock_of_its_parent(server):
+def test_a_fork_needs_no_lock_of_its_parent(server):
     with client_of(server.endpoint) as client:
         client.put("k", 1)
         held, done = threading.Event(), threading.Event()

@@ -131,7 +131,7 @@ def test_ranks_go_by_host_with_missing_last():
     assert assignment.hosts == elastic.hosts
 
 
-def test_cores_of_tasks_that_are_no_number_are_named():
+def test_cores_that_are_no_number_are_named():
     with pytest.raises(ConfigError, match=r"spark.task.cpus: expected 1 or more, got 'many'"):
         cores_of_task(SparkOptions(conf={"spark.task.cpus": "many"}))
 
