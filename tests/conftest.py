@@ -4,6 +4,7 @@ import importlib.util
 import os
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return -len(marks & {"multiprocess", "tensorflow"}) if "multiprocess" in marks else 0
 
     items.sort(key=slowest_first)
+
+
+@pytest.fixture(autouse=True)
+def no_seed_for_the_next_test() -> Iterator[None]:
+    """With TensorFlow's global seed, a shuffle without a seed of its own has an order."""
+    yield
+    context = sys.modules.get("tensorflow.python.eager.context")
+    if context is not None and context.global_seed() is not None:
+        sys.modules["tensorflow"].random.set_seed(None)
 
 
 @pytest.fixture(autouse=True, scope="module")
