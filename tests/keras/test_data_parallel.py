@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from jobs import run_job
+from jobs import QUIET, run_job
+from time_limits import within
 
 pytestmark = [
     pytest.mark.tensorflow,
@@ -57,6 +60,46 @@ def test_an_unmodified_script(tmp_path: Path) -> None:
     assert len(results) == 2
     assert len(set(results)) == 1
     assert done.stdout.count("False sitecustomize of the user") == 2
+
+
+EXPERIMENT = """
+import sys
+import tfcollective
+from tfcollective import TaskSpec
+
+def experiment():
+    import numpy as np
+    import tensorflow as tf
+    from tfcollective.keras import KerasExperiment
+
+    def model():
+        made = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+        made.compile("adam", "mse")
+        return made
+
+    rows = np.ones((20, 4), np.float32)
+    parts = [lambda: rows, lambda: rows[:, :1], lambda: (rows, rows[:, :1])]
+    return KerasExperiment(model, "trained", {"epochs": 1, "verbose": 0}, *parts)
+
+specs = {name: TaskSpec("1 GiB", 1, instances=n) for name, n in (("worker", 2), ("evaluator", 1))}
+print("results", tfcollective.run(experiment, task_specs=specs, data_parallel=True))
+"""
+
+
+def test_an_evaluator_works_for_itself(tmp_path: Path) -> None:
+    environment = {**os.environ, **QUIET}
+    done = subprocess.run(
+        [sys.executable, "-c", EXPERIMENT],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=within(250),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "results [{'loss':" in done.stdout
+    assert "evaluator:0 (pid" not in done.stderr, done.stderr[-4000:]
 
 
 def test_a_wrapped_optimizer_is_refused(tmp_path: Path) -> None:

@@ -138,8 +138,9 @@ class KerasExperiment(Trainable):
         model = self.model() if callable(self.model) and not is_model else self.model
         if not optimizers_of(model):
             raise ConfigError("model: it is not compiled")
-        several = (runtime.size() > 1 or runtime.settings().elastic) and mode.active() is None
-        if several and not distributed_states(model) and not train_step_is_own(model):
+        several = runtime.size() > 1 or runtime.settings().elastic
+        trains = several and runtime.task().is_trainer and mode.active() is None
+        if trains and not distributed_states(model) and not train_step_is_own(model):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
         return model
 

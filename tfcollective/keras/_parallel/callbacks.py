@@ -16,7 +16,7 @@ from tfcollective.tensorflow._reductions import unnoted
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
 _BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 # Keras's own that look at single batches and do not stop training.
-_ONLY_LOOK = ("BackupAndRestore", "LambdaCallback", "ModelCheckpoint", "ProgbarLogger", "SwapEMAWeights", "TensorBoard")
+_ONLY_LOOK = ("BackupAndRestore", "ModelCheckpoint", "ProgbarLogger", "SwapEMAWeights", "TensorBoard")
 
 
 def for_this_rank(callbacks: Sequence[Any]) -> list[Any]:
@@ -66,7 +66,9 @@ class InStep(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
 
 def _may_stop_at_batches(callback: Any) -> bool:
     kind = type(callback)
+    if isinstance(callback, tf.keras.callbacks.LambdaCallback):  # its methods are attributes of the object
+        return True
     if kind in [getattr(tf.keras.callbacks, name, None) for name in _ONLY_LOOK]:
-        return isinstance(callback, tf.keras.callbacks.LambdaCallback)
+        return False
     base = tf.keras.callbacks.Callback
     return any(getattr(kind, name) is not getattr(base, name) for name in _BATCHES)

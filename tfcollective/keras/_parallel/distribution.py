@@ -58,6 +58,8 @@ def initialize(
         if job_addresses is not None and Settings.load().coordinator is None:
             set_tf_config(_tf_config(job_addresses.split(","), process_id))
         runtime.init()
+    if not runtime.task().is_trainer:  # an evaluator is outside the world, and works for itself
+        return
     if num_processes not in (None, runtime.size()) or process_id not in (None, runtime.rank()):
         raise ConfigError(
             f"keras.distribution.initialize: this is process {runtime.rank()} of {runtime.size()}, not {process_id} of "
