@@ -167,6 +167,29 @@ def a_dataset() -> Numbers:
 
 
 @program
+def a_dataset_whose_rows_are_computed() -> Numbers:
+    rows = tf.data.Dataset.from_tensor_slices((X, Y)).map(lambda x, y: (2 * x, y), num_parallel_calls=2)
+    data = rows.shuffle(53).batch(8).prefetch(2)
+    history = dense().fit(data.skip(2), validation_data=data.take(2), epochs=2, verbose=0).history
+    return fit(dense(), data, None, validation_data=data, validation_steps=3) | {"before": history}
+
+
+@program
+def steps_of_validation() -> Numbers:
+    """Each validation goes on where the one before has ended."""
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(7)
+    unknown = data.filter(lambda x, y: True)
+    histories = [
+        dense(steps_per_execution=together)
+        .fit(X, Y, epochs=5, verbose=0, validation_data=one, validation_steps=3)
+        .history
+        for one in (data, unknown, data.repeat())
+        for together in (1, 2)
+    ]
+    return {"histories": histories}
+
+
+@program
 def a_dataset_without_an_end() -> Numbers:
     data = tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(10)
     return fit(dense(), data, None, steps_per_epoch=7, validation_data=data, validation_steps=5)

@@ -12,8 +12,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._parallel.division import Division, Part, rows_of
+from tfcollective.keras._parallel.division import Division, rows_of
 from tfcollective.keras._parallel.results import check_metrics
+from tfcollective.keras._parallel.rows import Part
 from tfcollective.keras._parallel.step import Step, divided_step, weigh
 
 pytestmark = pytest.mark.tensorflow
@@ -56,12 +57,18 @@ def test_a_dataset_of_unknown_batches(rows: int) -> None:
         assert sum(int(rows_of(part.batch)) for part in own) == int(own[0].total)
 
 
+def test_ranks_take_turns_in_groups() -> None:
+    data = tf.data.Dataset.range(11).batch(2)
+    mine = [[int(batch[0]) for batch in Division(rank, 2).whole_batches_of(data, 2)] for rank in range(2)]
+    assert mine == [[0, 2, 8, 10], [4, 6]]
+
+
 def test_whole_batches_are_taken_in_turn() -> None:
     data = tf.data.Dataset.range(20).batch(3)
-    found = [list(Division(rank, 3).whole_batches_of(data, None)) for rank in range(3)]
+    found = [list(Division(rank, 3).whole_batches_of(data)) for rank in range(3)]
     assert [len(one) for one in found] == [3, 2, 2]
     assert [one.numpy().tolist() for one in found[1]] == [[3, 4, 5], [12, 13, 14]]
-    assert len(list(Division(2, 3).whole_batches_of(data.repeat(), 4))) == 1
+    assert len(list(Division(2, 3).whole_batches_of(data.take(4)))) == 1
 
 
 def test_a_dataset_gets_one_order() -> None:
@@ -69,13 +76,13 @@ def test_a_dataset_gets_one_order() -> None:
     options.deterministic = False
     data = tf.data.Dataset.range(20).batch(4).with_options(options)
     assert Division(0, 2).parts_of(data).options().deterministic
-    assert Division(0, 2).whole_batches_of(data, None).options().deterministic
+    assert Division(0, 2).whole_batches_of(data).options().deterministic
     assert not Division(0, 2, shards_data=False).parts_of(data).options().deterministic
 
 
 def test_steps_without_an_order_are_refused() -> None:
     data = tf.data.Dataset.range(20).map(abs, num_parallel_calls=2, deterministic=False).batch(4).prefetch(1)
-    for division in (Division(0, 2).parts_of, lambda data: Division(0, 2).whole_batches_of(data, 2)):
+    for division in (Division(0, 2).parts_of, Division(0, 2).whole_batches_of):
         with pytest.raises(UnsupportedError, match="deterministic=False"):
             division(data)
     assert len(list(Division(0, 2, shards_data=False).parts_of(data))) == 5
@@ -86,7 +93,7 @@ def test_data_of_each_rank_stay_whole() -> None:
     part = division.part_of(tf.constant(ROWS))
     assert (int(part.total), len(part.batch)) == (30, 10)
     data = tf.data.Dataset.range(20).batch(3)
-    assert len(list(division.whole_batches_of(data, None))) == 7
+    assert len(list(division.whole_batches_of(data))) == 7
 
 
 @pytest.mark.parametrize(

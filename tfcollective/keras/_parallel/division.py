@@ -7,24 +7,14 @@ there a rank takes every ``size``-th batch as it is: each value is computed of t
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
-
-
-class Part(NamedTuple):
-    """A rank's part of a batch: an element of the datasets that are divided.
-
-    Attributes:
-        total: the number of rows of all ranks' parts together, int64.
-        batch: this rank's rows.
-    """
-
-    total: Any
-    batch: Any
+from tfcollective.keras._parallel.rows import Part, batches_of
 
 
 @dataclass(frozen=True)
@@ -53,11 +43,15 @@ class Division:
         total = _rows(batch)
         if not self.shards_data:
             return Part(tf.cast(total * self.size, tf.int64), batch)
-        base, extra = total // self.size, total % self.size
-        begin = base * self.rank + _smaller(self.rank, extra)
-        end = base * (self.rank + 1) + _smaller(self.rank + 1, extra)
+        begin, end = self._bounds(total)
         parts = [_slice(one, begin, end, total) for one in tf.nest.flatten(batch, expand_composites=False)]
         return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts))
+
+    def _bounds(self, total: Any) -> tuple[Any, Any]:
+        """Where this rank's slice of `total` rows begins and ends: of their type."""
+        base, extra = total // self.size, total % self.size
+        begin = base * self.rank + _smaller(self.rank, extra)
+        return begin, base * (self.rank + 1) + _smaller(self.rank + 1, extra)
 
     def parts_of(self, dataset: Any) -> Any:
         """The dataset of the parts (:meth:`part_of`) of the batches of `dataset`.
@@ -65,17 +59,43 @@ class Division:
         Raises:
             UnsupportedError: the ranks' elements would have different orders.
         """
-        dataset = _in_order(dataset) if self.shards_data else dataset
-        return dataset.map(lambda *batch: self.part_of(batch if isinstance(dataset.element_spec, tuple) else batch[0]))
+        if not self._shards(dataset):
+            alone = dataclasses.replace(self, shards_data=False)
+            return dataset.map(lambda *batch: alone.part_of(_element(dataset, batch)))
+        dataset = _in_order(dataset)
+        batches = batches_of(dataset)
+        if batches is None:
+            return dataset.map(lambda *batch: self.part_of(_element(dataset, batch)))
+        return batches.slices(self._bounds)
 
-    def whole_batches_of(self, dataset: Any, steps: int | None) -> Any:
-        """The dataset of this rank's whole batches, of the first `steps` or all.
+    def whole_batches_of(self, dataset: Any, together: int = 1) -> Any:
+        """The dataset of this rank's whole batches: ranks take `together` of them in turns.
 
         Raises:
             UnsupportedError: the ranks' elements would have different orders.
         """
-        first = dataset if steps is None else dataset.take(steps)
-        return _in_order(first).shard(self.size, self.rank) if self.shards_data else first
+        if not self._shards(dataset):
+            return dataset
+        dataset = _in_order(dataset)
+        if together > 1:
+            places = dataset.enumerate().filter(lambda place, _: self.takes(place // together))
+            return places.map(lambda _, batch: batch)
+        batches = batches_of(dataset)
+        every_nth = None if batches is None else batches.every(self.size, self.rank)
+        return dataset.shard(self.size, self.rank) if every_nth is None else every_nth
+
+    def takes(self, place: Any) -> Any:
+        """True if this rank takes what is at `place`, as ranks take turns."""
+        return place % self.size == self.rank if self.shards_data else True
+
+    def _shards(self, dataset: Any) -> bool:
+        policy = dataset.options().experimental_distribute.auto_shard_policy
+        return self.shards_data and policy is not tf.data.experimental.AutoShardPolicy.OFF
+
+
+def _element(dataset: Any, arguments: tuple[Any, ...]) -> Any:
+    """The element of which ``map`` gives a function the arguments."""
+    return arguments if isinstance(dataset.element_spec, tuple) else arguments[0]
 
 
 def _in_order(dataset: Any) -> Any:
@@ -129,9 +149,11 @@ def _slice(value: Any, begin: Any, end: Any, total: Any) -> Any:
         raise UnsupportedError(
             f"a batch has {total} rows, and one of its parts {value.shape[0]}: they cannot be divided"
         )
-    message = "the parts of a batch have different numbers of rows, so they cannot be divided over the ranks"
-    with tf.control_dependencies([tf.debugging.assert_equal(rows_of(value), tf.cast(total, tf.int64), message)]):
-        value = tf.identity(value) if isinstance(value, tf.Tensor) else value
+    if not isinstance(total, int) or value.shape[0] is None:
+        message = "the parts of a batch have different numbers of rows, so they cannot be divided over the ranks"
+        equal = tf.raw_ops.Assert(condition=tf.equal(rows_of(value), tf.cast(total, tf.int64)), data=[message])
+        with tf.control_dependencies([] if equal is None else [equal]):
+            value = tf.identity(value) if isinstance(value, tf.Tensor) else value
     if not isinstance(value, tf.SparseTensor):
         return value[begin:end]
     rank = tf.size(value.dense_shape, tf.int64)

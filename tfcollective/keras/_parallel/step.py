@@ -23,7 +23,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective._runtime.communicator import Sum
-from tfcollective.keras._parallel.division import Division, Part, has_rows, rows_of
+from tfcollective.keras._parallel.division import Division, has_rows, rows_of
+from tfcollective.keras._parallel.rows import Part
 from tfcollective.tensorflow import _reductions as reductions
 from tfcollective.tensorflow._functions import allreduce
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._runtime.communicator import Min
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
 from tfcollective.keras._optimizers import innermost, train_step_is_own
@@ -25,6 +27,7 @@ from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._state import OptimizerState, state_of
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.tensorflow._objects import allgather_object
+from tfcollective.tensorflow._reductions import unnoted
 from tfcollective.tensorflow._variables import make_eagerly
 
 _FRACTION = "_tfcollective_fraction"
@@ -38,14 +41,16 @@ class _Run(threading.local):
         division: of the data; None: not divided.
         trains: the next iterator that Keras makes is that of the training data.
         evaluates: it evaluates or predicts.
-        batches: that this rank has evaluated.
+        place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
+        endless: evaluates steps of data of an unknown length: their iterator.
         fraction: a variable: this rank's part of the last batch.
     """
 
     division: Division | None = None
     trains = False
     evaluates = False
-    batches = 0
+    place = 0
+    endless: Any = None
     fraction: Any = 1.0
 
 
@@ -151,11 +156,11 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins to count."""
-        _run.batches = 0
+        _begin_at(0)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts."""
-        _run.batches += 1
+        _run.place += runtime.size()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts rows."""
@@ -257,10 +262,49 @@ def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kw
         _run.trains = False  # the next one is that of the validation
         iterator._distributed_dataset = _run.division.parts_of(iterator._distributed_dataset)
         return
-    dataset = _run.division.whole_batches_of(iterator._distributed_dataset, iterator.steps_per_epoch)
-    iterator._distributed_dataset, iterator.steps_per_epoch = dataset, None
+    if iterator.steps_per_epoch:
+        together = iterator.steps_per_execution
+        iterator._distributed_dataset = _run.division.whole_batches_of(iterator._distributed_dataset, together)
+        iterator._enumerate_iterator = functools.partial(_enumerate_steps, iterator, _run.division)
+        return
+    dataset = _run.division.whole_batches_of(iterator._distributed_dataset)
+    iterator._distributed_dataset = dataset
     iterator.data_adapter = _Counted(iterator.data_adapter, dataset)
     iterator._num_batches = iterator.data_adapter.num_batches
+
+
+def _begin_at(place: int) -> None:
+    """An evaluation begins at this place of the data, from which on ranks take turns."""
+    _run.place = (runtime.rank() - place) % runtime.size() - runtime.size()
+
+
+def _enumerate_steps(iterator: Any, division: Division) -> Iterator[tuple[int, int, Any]]:
+    """This rank's steps of an evaluation of so many steps. As in Keras, the next one goes on where this one ends."""
+    together, total = iterator.steps_per_execution, iterator._num_batches
+    iterator.data_adapter.on_epoch_begin()
+    if iterator._current_iterator is None:
+        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
+    _begin_at(iterator._steps_seen // together)
+    _run.endless = iterator if total is None else None
+    for number in range(0, iterator.steps_per_epoch, together):
+        if total and iterator._steps_seen >= total:
+            break
+        place = iterator._steps_seen // together
+        iterator._steps_seen += together
+        if division.takes(place):
+            yield number, number + together - 1, iterator._current_iterator
+    if total and iterator._steps_seen >= total:
+        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
+    iterator.data_adapter.on_epoch_end()
+
+
+def _agree_on_end(iterator: Any) -> None:
+    """Where one rank has come to the end of the data, all have."""
+    mine = float("inf") if iterator._num_batches is None else iterator._num_batches
+    with unnoted():
+        end = runtime.get_communicator().allreduce(float(mine), op=Min, name="end of the data of an evaluation")
+    if end < float("inf"):
+        iterator._num_batches, iterator._current_iterator = int(end), None
 
 
 class _Counted:
@@ -294,6 +338,8 @@ def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
     if _run.division is None or not isinstance(logs, dict):
         return original(model, logs)
     if _run.evaluates:
-        weight = _run.batches * _run.division.size + _run.division.rank
-        return result_of_all(model, logs, weight, "an evaluation", last_counts=True)
+        endless, _run.endless = _run.endless, None
+        if endless is not None:
+            _agree_on_end(endless)
+        return result_of_all(model, logs, _run.place, "an evaluation", last_counts=True)
     return result_of_all(model, logs, float(_run.fraction), "an epoch", last_counts=False)

@@ -1,0 +1,320 @@
+"""Computes each row of a batch on one rank alone, though all ranks read what it is computed of.
+
+In ``source.shuffle(1000).map(load).batch(64)`` each rank needs some rows of a batch, or some batches. What a ``map``
+makes of an element does not depend on its place. So places are chosen first, and ``load`` runs for those alone: ``map``
+changes places with what only moves elements (``shuffle``, ``take``, ``skip``, ``repeat``, ``zip``), and a batch is
+formed of the rank's rows. Each batch has the rows that it has in one process.
+
+That holds for functions that are functions: those that draw random numbers, run Python or assign variables may depend
+on how often they have run. Under ``AutoShardPolicy.AUTO``, TensorFlow's default, such a dataset is not divided here;
+``DATA`` and ``FILE`` say that it may be.
+
+TensorFlow has no public view of a dataset's operations. This module reads private attributes; where TensorFlow lacks
+one, datasets are divided after their rows are computed, which is slower and gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+_AUTO = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.HINT)
+# Operations whose results may depend on how often they have run. Stateless random numbers do not.
+_STATEFUL = re.compile("^(?!Stateless)(.*Random.*|.*TruncatedNormal|Multinomial|Rng.*|Stateful.*|.*PyFunc.*|Assign.*)$")
+Bounds = Callable[[Any], tuple[Any, Any]]  # of the number of rows of a batch: where a rank's slice begins and ends
+_MOST_BYTES = 1 << 28  # of a source in memory; see _seeds_of
+
+
+def _unchanged(row: Any) -> Any:
+    return row
+
+
+class Part(NamedTuple):
+    """A rank's part of a batch: an element of the datasets that are divided.
+
+    Attributes:
+        total: the number of rows of all ranks' parts together, int64.
+        batch: this rank's rows.
+    """
+
+    total: Any
+    batch: Any
+
+
+class _Rows(NamedTuple):
+    """A dataset as ``source.map(compute)``.
+
+    Attributes:
+        source: a dataset.
+        compute: makes an element of one of `source`.
+        parallel: the script has asked for several calls at the same time.
+        functions: TensorFlow's, which `compute` calls; none where the dataset is `source`.
+    """
+
+    source: Any
+    compute: Callable[[Any], Any] = _unchanged
+    parallel: bool = False
+    functions: tuple[Any, ...] = ()
+
+
+class Batches(NamedTuple):
+    """A dataset as batches of rows that have not been computed.
+
+    Attributes:
+        rows: what the batches have in them.
+        size: rows in a batch.
+        drops_last: a last batch with fewer rows is left out.
+        moves: functions from a dataset to a dataset, for what moves whole batches, in order.
+        repeats: one of them repeats the batches.
+        whole: the dataset.
+    """
+
+    rows: _Rows
+    size: int
+    drops_last: bool
+    moves: tuple[Callable[[Any], Any], ...]
+    repeats: bool
+    whole: Any
+
+    def slices(self, bounds: Bounds) -> Any:
+        """The dataset of a rank's parts of the batches, which are slices."""
+
+        def chosen(*batch: Any) -> Any:
+            rows = self._element(batch)
+            total = tf.shape(tf.nest.flatten(rows)[0], tf.int64)[0]
+            begin, end = bounds(total)
+            # A slice of no rows gets one to leave out: an iterator cannot make a batch of none.
+            first, count = tf.minimum(begin, total - 1), tf.maximum(end - begin, 1)
+            mine = tf.nest.map_structure(lambda one: one[first : first + count], rows)
+            return tf.fill([count], total), tf.fill([count], end - begin), mine
+
+        begin, end = bounds(self.size)
+        always_full = self.drops_last and end > begin
+
+        def part(totals: Any, counts: Any, rows: Any) -> Part:
+            return Part(totals[0], rows if always_full else tf.nest.map_structure(lambda one: one[: counts[0]], rows))
+
+        uncomputed = self.rows.source.batch(self.size, drop_remainder=self.drops_last).map(chosen).unbatch()
+        computed = self._computed(uncomputed, lambda total, count, row: (total, count, self.rows.compute(row)))
+        slices = computed.batch(max(end - begin, 1), drop_remainder=self.drops_last)
+        for move in self.moves:
+            slices = move(slices)
+        return _as(self.whole, slices.map(part), self.whole.cardinality())
+
+    def every(self, size: int, place: int) -> Any | None:
+        """The dataset of the whole batches at `place`, `place` + `size` and so on; None where it cannot be made."""
+        if self.repeats:  # it may put smaller batches between others
+            return None
+        uncomputed = self.rows.source.batch(self.size, drop_remainder=self.drops_last)
+        for move in self.moves:
+            uncomputed = move(uncomputed)
+        uncomputed = uncomputed.shard(size, place).unbatch()
+        computed = self._computed(uncomputed, lambda *row: self.rows.compute(self._element(row)))
+        batches = computed.batch(self.size, drop_remainder=self.drops_last)
+        return _as(self.whole, batches, self.whole.shard(size, place).cardinality())
+
+    def _element(self, arguments: tuple[Any, ...]) -> Any:
+        """The element of the source, or batch of such, of which ``map`` gives a function the arguments."""
+        return arguments if type(self.rows.source.element_spec) is tuple else arguments[0]
+
+    def _computed(self, chosen: Any, compute: Callable[..., Any]) -> Any:
+        return chosen.map(compute, num_parallel_calls=tf.data.AUTOTUNE if self.rows.parallel else None)
+
+
+class Gathered(NamedTuple):
+    """A dataset of batches that Keras gathers from arrays.
+
+    Attributes:
+        places: a dataset of the rows' places in the arrays, int64 [rows of a batch].
+        arrays: a dataset of one element, repeated: all arrays.
+        gather: makes a batch from elements of both.
+        whole: the dataset.
+    """
+
+    places: Any
+    arrays: Any
+    gather: Callable[[Any, Any], Any]
+    whole: Any
+
+    def slices(self, bounds: Bounds) -> Any:
+        """The dataset of a rank's parts of the batches, which are slices."""
+
+        def part(places: Any, arrays: Any) -> Part:
+            total = tf.size(places, tf.int64)
+            begin, end = bounds(total)
+            return Part(total, self.gather(places[begin:end], arrays))
+
+        return self._gathered(self.places, part)
+
+    def every(self, size: int, place: int) -> Any:
+        """The dataset of the whole batches at `place`, `place` + `size` and so on."""
+        return self._gathered(self.places.shard(size, place), self.gather)
+
+    def _gathered(self, places: Any, gather: Callable[..., Any]) -> Any:
+        both = tf.data.Dataset.zip((places, self.arrays))
+        return _as(self.whole, both.map(gather, num_parallel_calls=tf.data.AUTOTUNE), places.cardinality())
+
+
+def _as(whole: Any, dataset: Any, cardinality: Any) -> Any:
+    """`dataset`, which was made of `whole`, with its options."""
+    if int(cardinality) != tf.data.UNKNOWN_CARDINALITY:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(cardinality))
+    dataset = dataset.prefetch(tf.data.AUTOTUNE).with_options(whole.options())
+    dataset._tfcollective_whole = whole  # which owns the seeds of shuffles
+    return dataset
+
+
+def batches_of(dataset: Any) -> Batches | Gathered | None:
+    """Returns `dataset` as batches of rows; None if nothing would be won, or where the result could differ."""
+    try:
+        return _gathered(dataset) or _batches(dataset)
+    except (AttributeError, tf.errors.OpError, ValueError):  # a TensorFlow of other attributes, or a graph too large
+        return None
+
+
+def _gathered(dataset: Any) -> Gathered | None:
+    one = dataset
+    while type(one).__name__ in ("_PrefetchDataset", "_OptionsDataset"):
+        one = one._input_dataset
+    if type(one).__name__ != "_ParallelMapDataset" or type(one._input_dataset).__name__ != "_ZipDataset":
+        return None
+    function = one._map_func._func
+    if function.__name__ != "grab_batch" or function.__module__.partition(".")[0] not in ("keras", "tf_keras"):
+        return None
+    places, arrays = one._input_dataset._inputs()
+    return Gathered(places, arrays, function, dataset)
+
+
+def _batches(dataset: Any) -> Batches | None:
+    moves: list[Callable[[Any], Any]] = []
+    repeats, one = False, dataset
+    while type(one).__name__ not in ("_BatchDataset", "_ParallelBatchDataset"):
+        move = _moved(one)
+        if move is None or type(one).__name__ == "_ShuffleDataset":
+            return None
+        moves.insert(0, move)
+        repeats = repeats or type(one).__name__ == "_RepeatDataset"
+        one = one._input_dataset
+    if not _is_dense(one._input_dataset):
+        return None
+    rows = _rows(one._input_dataset)
+    policy = dataset.options().experimental_distribute.auto_shard_policy
+    if not rows.functions or (policy in _AUTO and not all(_is_pure(function) for function in rows.functions)):
+        return None
+    size, drops_last = tf.get_static_value(one._batch_size), tf.get_static_value(one._drop_remainder)
+    return Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
+
+
+def _is_dense(dataset: Any) -> bool:
+    return all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(dataset.element_spec))
+
+
+def _rows(dataset: Any) -> _Rows:
+    kind = type(dataset).__name__
+    if kind in ("_MapDataset", "_ParallelMapDataset"):
+        return _mapped(dataset, _rows(dataset._input_dataset), parallel=kind == "_ParallelMapDataset")
+    if kind == "_ZipDataset":
+        return _zipped(dataset)
+    move = _moved(dataset)
+    if move is None:
+        return _Rows(dataset)
+    above = _rows(dataset._input_dataset)
+    return _Rows(dataset) if not above.functions else above._replace(source=move(above.source))
+
+
+def _mapped(dataset: Any, above: _Rows, *, parallel: bool) -> _Rows:
+    from tensorflow.python.data.util import structure
+
+    function, given, made = dataset._map_func.function, dataset._input_dataset.element_spec, dataset.element_spec
+
+    def compute(row: Any) -> Any:
+        return structure.from_tensor_list(made, function(*structure.to_tensor_list(given, above.compute(row))))
+
+    return _Rows(above.source, compute, parallel or above.parallel, (*above.functions, function))
+
+
+def _zipped(dataset: Any) -> _Rows:
+    parts = [_rows(one) for one in dataset._inputs()]
+    if not any(one.functions for one in parts):
+        return _Rows(dataset)
+
+    def compute(row: Any) -> Any:
+        values = [one.compute(value) for one, value in zip(parts, row, strict=True)]
+        return tf.nest.pack_sequence_as(dataset._datasets, values)
+
+    return _Rows(
+        tf.data.Dataset.zip(tuple(one.source for one in parts)),
+        compute,
+        any(one.parallel for one in parts),
+        sum((one.functions for one in parts), ()),
+    )
+
+
+def _moved(dataset: Any) -> Callable[[Any], Any] | None:
+    """What `dataset` does with its input, as a function of another input, if it moves elements and changes none."""
+    kind = type(dataset).__name__
+    if kind in ("_PrefetchDataset", "_OptionsDataset"):  # both come last again
+        return lambda source: source
+    if kind in ("_TakeDataset", "_SkipDataset", "_RepeatDataset"):
+        return lambda source: getattr(source, kind[1:].removesuffix("Dataset").lower())(dataset._count)
+    if kind == "_ShuffleDataset":
+        return lambda source: _shuffled(dataset, source)
+    return None
+
+
+def _shuffled(dataset: Any, source: Any) -> Any:
+    """`source` in the order that the shuffle `dataset` would give its elements, with one count of iterators for both.
+
+    Raises:
+        ValueError: elements have parts that are no tensors, or the graph would have too large constants.
+    """
+    if not _is_dense(source):
+        raise ValueError("not tensors")
+    variant = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(source),
+        buffer_size=dataset._buffer_size,
+        seed=dataset._seed,
+        seed2=dataset._seed2,
+        seed_generator=_seeds_of(dataset),
+        reshuffle_each_iteration=dataset._reshuffle_each_iteration,
+        output_types=[spec.dtype for spec in tf.nest.flatten(source.element_spec)],
+        output_shapes=[spec.shape for spec in tf.nest.flatten(source.element_spec)],
+    )
+    return tf.data.experimental.from_variant(variant, source.element_spec)
+
+
+def _seeds_of(shuffle: Any) -> Any:
+    """The resource that a shuffle draws the seeds of its iterators from. Its handle is found in the dataset's graph."""
+    if _bytes_in_memory(shuffle) > _MOST_BYTES:
+        raise ValueError("too large for a graph")
+    variant = tf.data.experimental.to_variant(shuffle)
+    serialized = tf.raw_ops.DatasetToGraphV2(
+        input_dataset=variant, external_state_policy=1, strip_device_assignment=True
+    )
+    graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+    nodes = {node.name: node for node in graph.node}
+    (last,) = (node for node in graph.node if node.op == "_Retval")
+    handle = nodes[nodes[last.input[0]].input[4]]
+    alone = tf.compat.v1.GraphDef(node=[handle], versions=graph.versions)
+    return tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(alone, return_elements=[f"{handle.name}:0"], name=""), []
+    )()[0]
+
+
+def _bytes_in_memory(dataset: Any) -> int:
+    ahead, count = [dataset], 0
+    while ahead:
+        one = ahead.pop()
+        ahead += one._inputs()
+        count += sum(tensor.dtype.size * int(tf.size(tensor)) for tensor in getattr(one, "_tensors", ()))
+    return count
+
+
+def _is_pure(function: Any) -> bool:
+    """True if the results of TensorFlow's `function` depend on its arguments alone."""
+    graph = function.graph.as_graph_def()
+    nodes: Sequence[Any] = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]
+    return not any(_STATEFUL.match(node.op) for node in nodes)
