@@ -106,6 +106,24 @@ def masked_tokens() -> Numbers:
     return fit(model, TEXT, TEXT)
 
 
+def embeddings(optimizer: Any) -> Numbers:
+    """Tokens come several times in a batch, places once."""
+    tokens, places = layers.Embedding(20, 4), layers.Embedding(7, 4)
+    inputs = keras.Input((7,), dtype="int64")
+    hidden = tokens(inputs) + places(keras.ops.arange(7))
+    hidden = layers.GlobalAveragePooling1D()(layers.Activation("tanh")(hidden))
+    model = keras.Model(inputs, layers.Dense(3, "softmax")(hidden))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    return fit(model, TEXT, LABELS[:41], batch_size=10)
+
+
+@program
+def embeddings_with_moments() -> Numbers:
+    kinds = keras.optimizers
+    makes = [kinds.Adam, kinds.Adagrad, kinds.RMSprop, kinds.Adamax, kinds.Ftrl, kinds.Lion]
+    return {make.__name__: embeddings(make(0.01, global_clipnorm=0.05)) for make in makes}
+
+
 @program
 def batch_normalization() -> Numbers:
     inputs = keras.Input((8, 8, 3))
@@ -398,6 +416,17 @@ def fit_twice_with_frozen_layers() -> Numbers:
     model.layers[0].trainable = False
     model.compile(keras.optimizers.Adam(0.01), "mse")
     return {"first": first, **fit(model)}
+
+
+@program
+def a_session_that_is_cleared() -> Numbers:
+    return {str(rate): fit(dense(optimizer=keras.optimizers.SGD(rate))) for rate in cleared([0.1, 0.01])}
+
+
+def cleared(rates: list[float]) -> Any:
+    for rate in rates:
+        keras.backend.clear_session()
+        yield rate
 
 
 @program

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InternalError, UnsupportedError
 from tfcollective._runtime.communicator import Max
 from tfcollective.keras._mixin import DistributedMixin, is_of_keras
 from tfcollective.keras._parallel.step import weigh
-from tfcollective.tensorflow._functions import allreduce
+from tfcollective.tensorflow._functions import allreduce, merged
 
 _HOOKS = ("apply", "_backend_apply_gradients", "_clip_gradients", "_overwrite_variables_directly_with_gradients")
 
@@ -105,3 +107,17 @@ class Keras3Mixin(DistributedMixin):
         base: Any = super()
         state = self._tfcollective
         return base._clip_gradients(grads if state.is_reduced else state.reduce(grads))
+
+    def assign_add(self, variable: Any, value: Any) -> None:
+        """Adds as the optimizer does; equal rows in the same order on all ranks."""
+        base: Any = super()
+        base.assign_add(variable, self._in_order(value))
+
+    def assign_sub(self, variable: Any, value: Any) -> None:
+        """Subtracts as the optimizer does; equal rows in the same order on all ranks."""
+        base: Any = super()
+        base.assign_sub(variable, self._in_order(value))
+
+    def _in_order(self, value: Any) -> Any:
+        rows_are_apart = self._tfcollective.divided and isinstance(value, tf.IndexedSlices)
+        return merged(value) if rows_are_apart else value

@@ -155,7 +155,12 @@ class OptimizerState:
                 gradients = [_times(gradient, factor) for gradient in gradients]
         with tf.control_dependencies([*self.checked, *self.finite.step(gradients, self.variables)]):
             reduced = reduce_gradients(
-                gradients, self.variables, scope=self.scope, options=self.options, local=self.local.keys()
+                gradients,
+                self.variables,
+                scope=self.scope,
+                options=self.options,
+                local=self.local.keys(),
+                adds_rows=not self.divided,
             )
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
 

@@ -83,28 +83,26 @@ def _adasum(tensor: Any, compression: Any, prescale: float, postscale: float, na
     return compression.decompress(scaled(adasum(wire, name, members), postscale), context)
 
 
-def allreduce_slices(
-    slices: Any,
-    op: Op,
-    prescale: float,
-    postscale: float,
-    name: str,
-    members: Members,
-    label: str = "",
-    compression: Any = Compression.none,
-) -> Any:
+def allreduce_slices(slices: Any, op: Op, prescale: float, postscale: float, name: str, members: Members) -> Any:
     """Sum or average of IndexedSlices: all members' rows, each once; see :func:`merged`."""
     if op not in (Average, Sum) or prescale != 1.0 or postscale != 1.0:
         raise UnsupportedError("IndexedSlices: only Sum and Average without scale factors; use sparse_as_dense=True")
+    return merged(gathered_slices(slices, op, name, members))
+
+
+def gathered_slices(
+    slices: Any, op: Op, name: str, members: Members, label: str = "", compression: Any = Compression.none
+) -> Any:
+    """All members' rows of IndexedSlices, whose sums are the sum or average; equal rows stay apart, in ranks' order."""
     if members.alone:
-        return merged(slices)
+        return slices
     wire, context = compression.compress(slices.values)
     gathered = ops.allgather(wire, name=f"{name}/values", label=label, process_set_id=members.process_set_id)
     indices = ops.allgather(slices.indices, name=f"{name}/indices", label=label, process_set_id=members.process_set_id)
     values = compression.decompress(gathered, context)
     if op == Average:
         values = values / tf.cast(size_in_graph(members), values.dtype)
-    return merged(tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape))
+    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
 @collective
@@ -218,6 +216,34 @@ def merged(slices: Any) -> Any:
         segments = tf.cumsum(tf.cast(first, tf.int32)) - 1
         sums = tf.sparse.segment_sum(values, order, segments)
         return tf.IndexedSlices(sums, tf.boolean_mask(rows, first), slices.dense_shape)
+
+
+def as_of_one_batch(slices: Any, parts: int) -> Any:
+    """The gradient that the whole batch has, as far as its rows are apart, of those of the parts of a batch.
+
+    A lookup by the batch, as of tokens, has its rows in some part. One that does not depend on the batch, as of the
+    places in a sequence, has the same rows in each part: they are added, part by part. It is told from the other by its
+    indices: each once in a part, and the same in all parts.
+
+    Args:
+        slices: IndexedSlices, the parts' one after the other.
+        parts: how many.
+    """
+    with tf.device("CPU:0"):
+        values, indices = tf.convert_to_tensor(slices.values), slices.indices
+        count = tf.shape(indices)[0] // parts
+        first, whole = tf.sort(indices[:count]), count * parts
+        same = tf.reduce_all(tf.reshape(indices[:whole], [parts, count]) == indices[:count])
+        once = tf.reduce_all(first[1:] != first[:-1])
+
+        def added() -> tuple[Any, Any]:
+            shape = tf.concat([[parts, count], tf.shape(values)[1:]], 0)
+            return tf.reduce_sum(tf.reshape(values[:whole], shape), 0), indices[:count]
+
+        values, indices = tf.cond(
+            same & once & (whole == tf.shape(indices)[0]), added, lambda: (tf.identity(values), tf.identity(indices))
+        )
+        return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
 @collective

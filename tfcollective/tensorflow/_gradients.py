@@ -17,7 +17,7 @@ from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective.tensorflow import _ops as ops
 from tfcollective.tensorflow._adasum import Adasum, adasum
 from tfcollective.tensorflow._compression import Compression
-from tfcollective.tensorflow._functions import allreduce_slices, merged
+from tfcollective.tensorflow._functions import as_of_one_batch, gathered_slices, merged
 from tfcollective.tensorflow._helpers import size_in_graph
 from tfcollective.tensorflow._names import keep_plan, plan_names, step_names
 from tfcollective.tensorflow._plan import (
@@ -159,9 +159,10 @@ def reduce_gradients(
     scope: str,
     options: GradientOptions,
     local: frozenset[int] = frozenset(),
+    adds_rows: bool = True,
 ) -> list[Any]:
     """Reduces gradients over the ranks. On a rank outside the process set they stay as they are. With one rank they do,
-    too, but equal rows of IndexedSlices are added.
+    too, but for `adds_rows`.
 
     Args:
         gradients: tensors, IndexedSlices or None, one for each variable. None stays None.
@@ -169,6 +170,7 @@ def reduce_gradients(
         scope: names the place in the program; see :class:`PlanNames`.
         options: how.
         local: keys (:func:`variable_key`) of variables whose gradients are not reduced.
+        adds_rows: equal rows of IndexedSlices are added. Otherwise they are as in a batch of one process.
     """
     members = runtime.members(options.process_set, outside=True)
     reduced = list(gradients)
@@ -197,9 +199,10 @@ def reduce_gradients(
     order = _order([gradients[index] for index in dense])
     pending = _start_dense(reduced, dense, names, variables, order, scope, options, members)
     for index in sparse:
-        reduced[index] = allreduce_slices(
-            gradients[index], options.op, 1.0, 1.0, f"{step}/{index}", members, names[index], options.compression
+        rows = gathered_slices(
+            gradients[index], options.op, f"{step}/{index}", members, names[index], options.compression
         )
+        reduced[index] = merged(rows) if adds_rows else as_of_one_batch(rows, members.size)
     if pending is not None:
         for index, result in pending.finish():
             reduced[index] = result

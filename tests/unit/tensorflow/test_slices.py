@@ -10,7 +10,7 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 import tfcollective.tensorflow as tfc
-from tfcollective.tensorflow._functions import merged
+from tfcollective.tensorflow._functions import as_of_one_batch, merged
 
 pytestmark = pytest.mark.tensorflow
 ROWS, TABLE, WIDTH = 16384, 500, 64
@@ -81,3 +81,21 @@ def test_compressed_rows_are_added_in_full_precision() -> None:
             loss = tf.reduce_sum(tf.gather(table, rows))
         got = tape.gradient(loss, table)
     assert float(got.values[0, 0]) == 2000.0  # bfloat16 has no 257
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([2, 0, 1, 2, 0, 1], [2, 0, 1]),  # of places: the same in both parts
+        ([2, 0, 1, 2, 1, 0], [2, 0, 1, 2, 1, 0]),
+        ([3, 3, 3, 3], [3, 3, 3, 3]),  # of tokens that happen to be equal
+        ([0, 1, 0, 1, 0], [0, 1, 0, 1, 0]),
+        ([], []),
+    ],
+)
+def test_rows_of_each_part_are_added(rows: list, expected: list) -> None:
+    values = np.arange(2.0 * len(rows), dtype=np.float32).reshape(-1, 2)
+    got = as_of_one_batch(tf.IndexedSlices(values, tf.constant(rows, tf.int64), tf.constant([4, 2])), 2)
+    assert got.indices.numpy().tolist() == expected
+    parts = len(rows) // max(len(expected), 1)
+    np.testing.assert_array_equal(got.values, values.reshape(parts, -1, 2).sum(0) if parts > 1 else values)

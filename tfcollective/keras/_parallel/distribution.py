@@ -5,6 +5,7 @@ Keras's functions ask their backend; TensorFlow's has none of what they ask for.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.settings import Settings, set_tf_config
+from tfcollective.keras._parallel.files import replace_everywhere
 from tfcollective.keras._parallel.randomness import share_random_states
 
 
@@ -25,6 +27,7 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
         replace_method: see ``tfcollective.keras._copies``.
     """
     from keras.src.backend import distribution_lib as backend  # noqa: TID251  # install() is for Keras 3
+    from keras.src.backend.common import global_state  # noqa: TID251
 
     backend.initialize = initialize
     backend.num_processes = num_processes
@@ -35,6 +38,7 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     replace_method(base, "__init__", _make)
     replace_method(base, "distribute_dataset", _undivided)
     replace_method(keras.distribution.ModelParallel, "__init__", _refuse)
+    replace_everywhere("clear_session", global_state.clear_session, _keeping(keras, global_state.clear_session))
 
 
 def initialize(
@@ -98,6 +102,18 @@ def list_devices(device_type: str | None = None) -> list[str]:
     kind = (device_type or ("gpu" if tf.config.list_logical_devices("GPU") else "cpu")).lower()
     count = len(tf.config.list_logical_devices(kind.upper()))
     return [f"{kind}:{place}" for place in range(count * num_processes())]
+
+
+def _keeping(keras: Any, clear_session: Callable[..., None]) -> Callable[..., None]:
+    """``clear_session``, which would forget the distribution, too: each rank would train a model of its own."""
+
+    @functools.wraps(clear_session)
+    def cleared(*args: Any, **kwargs: Any) -> None:
+        distribution = keras.distribution.distribution()
+        clear_session(*args, **kwargs)
+        keras.distribution.set_distribution(distribution)
+
+    return cleared
 
 
 def _make(original: Callable[..., Any], distribution: Any, *args: Any, **kwargs: Any) -> None:

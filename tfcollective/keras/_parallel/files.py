@@ -34,11 +34,11 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
         ("load_model", _of_rank_zero),
         ("load_weights", _of_rank_zero),
     ):
-        _replace_everywhere(name, getattr(saving_api, name), around(getattr(saving_api, name)))
+        replace_everywhere(name, getattr(saving_api, name), around(getattr(saving_api, name)))
     replace_method(keras.Model, "export", lambda original, *args, **kwargs: _once(original)(*args, **kwargs))
 
 
-def _replace_everywhere(name: str, function: Any, replacement: Any) -> None:
+def replace_everywhere(name: str, function: Any, replacement: Any) -> None:
     """In all modules of Keras that have the function."""
     for place, module in list(sys.modules.items()):
         if place.partition(".")[0] == "keras" and vars(module).get(name) is function:
