@@ -48,6 +48,12 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert done.stdout.count("done with") == 2 * len(names)
 
 
+def test_the_first_example_of_the_readme(tmp_path):
+    (path,) = write(tmp_path, ["README.md-1"])
+    done = run_job(Path(path), 2, options=("--data-parallel",))
+    assert "Epoch 3/3" in done.stdout
+
+
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_an_example_that_launches_runs(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
