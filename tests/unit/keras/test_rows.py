@@ -16,6 +16,7 @@ from tfcollective.keras._parallel.rows import batches_of
 pytestmark = pytest.mark.tensorflow
 Data = Any
 AUTO = tf.data.AUTOTUNE
+CONSTANT = tf.Variable(3, dtype=tf.int64)
 TABLE = {"keys": tf.range(40, dtype=tf.int64), "values": tf.range(40, dtype=tf.int64) * 3}
 
 
@@ -45,6 +46,7 @@ DATASETS: dict[str, Callable[[], Data]] = {
     "take and skip batches": lambda: numbers().map(squared).batch(3).skip(1).take(5),
     "repeat rows": lambda: numbers(7).map(squared).repeat(3).batch(4),
     "repeat batches": lambda: numbers(7).map(squared).batch(3).repeat(2),
+    "function": lambda: numbers().map(tf.function(lambda row: row + CONSTANT)).batch(5),
     "zip": lambda: tf.data.Dataset.zip((numbers().map(squared), numbers().map(lambda row: -row))).batch(5),
     "zip and map": lambda: tf.data.Dataset.zip((numbers(), numbers())).map(lambda a, b: (a + b, a)).batch(5),
     "one-tuple": lambda: tf.data.Dataset.from_tensor_slices((np.arange(9),)).map(lambda a: (a * 2,)).batch(4),
@@ -147,6 +149,11 @@ def counting() -> Data:
     return numbers().map(lambda row: row + variable.assign_add(1)).batch(4)
 
 
+def reading() -> Data:
+    others = iter(numbers())
+    return numbers().map(lambda row: row + next(others)).batch(4)
+
+
 NOT_DIVIDED: dict[str, Callable[[], Data]] = {
     "no map": lambda: numbers().batch(4),
     "map of batches": lambda: numbers().batch(4).map(lambda batch: batch - tf.reduce_mean(batch)),
@@ -155,6 +162,10 @@ NOT_DIVIDED: dict[str, Callable[[], Data]] = {
         numbers().map(lambda row: row if row < 9 else row + tf.random.uniform([], 0, 9, tf.int64)).batch(4)
     ),
     "variable": counting,
+    "iterator": reading,
+    "shuffle in a function": lambda: (
+        numbers().map(lambda row: numbers().shuffle(9).reduce(row, lambda first, second: second)).batch(4)
+    ),
     "cache": lambda: numbers().map(squared).cache().shuffle(9).batch(4),
     "shuffled batches": lambda: numbers().map(squared).batch(4).shuffle(3),
     "padded": lambda: numbers().map(lambda row: tf.range(row)).padded_batch(4),

@@ -23,7 +23,10 @@ import tensorflow as tf
 
 _AUTO = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.HINT)
 # Operations whose results may depend on how often they have run. Stateless random numbers do not.
-_STATEFUL = re.compile("^(?!Stateless)(.*Random.*|.*TruncatedNormal|Multinomial|Rng.*|Stateful.*|.*PyFunc.*|Assign.*)$")
+_STATEFUL = re.compile(
+    "^(?!Stateless)(.*Random.*|.*TruncatedNormal|Multinomial|Rng.*|Stateful(?!PartitionedCall).*|.*PyFunc.*|Assign.*|.*Iterator.*|"
+    ".*Queue.*|Shuffle.*|LookupTable(Insert|Import|Remove).*)$"
+)
 Bounds = Callable[[Any], tuple[Any, Any]]  # of the number of rows of a batch: where a rank's slice begins and ends
 _MOST_BYTES = 1 << 28  # of a source in memory; see _seeds_of
 
