@@ -169,6 +169,9 @@ NOT_DIVIDED: dict[str, Callable[[], Data]] = {
     "cache": lambda: numbers().map(squared).cache().shuffle(9).batch(4),
     "shuffled batches": lambda: numbers().map(squared).batch(4).shuffle(3),
     "padded": lambda: numbers().map(lambda row: tf.range(row)).padded_batch(4),
+    "sources of unequal shapes": lambda: (
+        numbers().map(tf.range).filter(lambda row: True).map(lambda row: tf.reduce_sum(row)).batch(4)
+    ),
     "ragged": lambda: numbers().map(lambda row: tf.ragged.range([row, row])).batch(4),
 }
 

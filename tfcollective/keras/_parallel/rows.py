@@ -205,14 +205,21 @@ def _batches(dataset: Any) -> Batches | None:
         return None
     rows = _rows(one._input_dataset)
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    if not rows.functions or (policy in _AUTO and not all(_is_pure(function) for function in rows.functions)):
+    if not rows.functions or not _has_equal_shapes(rows.source):
+        return None
+    if policy in _AUTO and not all(_is_pure(function) for function in rows.functions):
         return None
     size, drops_last = tf.get_static_value(one._batch_size), tf.get_static_value(one._drop_remainder)
-    return Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
+    return None if size is None else Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
 
 
 def _is_dense(dataset: Any) -> bool:
     return all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(dataset.element_spec))
+
+
+def _has_equal_shapes(dataset: Any) -> bool:
+    """True if it is sure that batches of the elements can be formed."""
+    return _is_dense(dataset) and all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(dataset.element_spec))
 
 
 def _rows(dataset: Any) -> _Rows:
