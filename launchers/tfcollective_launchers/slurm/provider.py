@@ -90,7 +90,6 @@ class SlurmProvider(CommandProvider):
     """
 
     units = "nodes"
-    kind = NodeKind.LENT
     advice = (
         ". If the step cannot be created, see `squeue --steps` and the end of slurmd's log; if the agents cannot reach "
         "the coordinator, choose another network with --network-interface"
@@ -106,7 +105,7 @@ class SlurmProvider(CommandProvider):
         enrolled: Callable[[], Collection[str]] = tuple,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        super().__init__(commands, environ=environ, find=self._find if elastic else None)
+        super().__init__(commands, kind=NodeKind.LENT, environ=environ, find=self._find if elastic else None)
         self._job_id = job_id
         self._slurm = _Slurm(job_id, commands, clock)
         self._enrolled = enrolled

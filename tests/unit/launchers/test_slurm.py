@@ -22,7 +22,7 @@ from tfcollective._base.errors import ConfigError, LaunchError
 from tfcollective._cli.run import run
 from tfcollective._cli.run_options import job_spec
 from tfcollective._launch.launcher import JobOutcome, StartFailure, find_manager
-from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
+from tfcollective._launch.nodes.provider import NodeFacts, NodeKind, NodeSettings
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.job_file import job_text, read_job
 from tfcollective._launch.plan.spec import FunctionCall, JobSpec
@@ -364,6 +364,10 @@ def provider(monkeypatch, job, node):
     monkeypatch.setattr("tfcollective_launchers.slurm.provider.job_state", lambda *unused: job)
     monkeypatch.setattr("tfcollective_launchers.slurm.provider.node_states", lambda *unused: {node.name: node})
     return SlurmProvider("7", {"n1": ("true",)}, {}, elastic=False)
+
+
+def test_a_node_that_slurm_loses_is_lost(monkeypatch):
+    assert provider(monkeypatch, state("RUNNING", NodeList="n1"), IDLE).kind is NodeKind.LENT
 
 
 def test_slurm_explains_a_lost_node(monkeypatch):
