@@ -1,22 +1,25 @@
-"""Programs that know nothing of several ranks: each gives the numbers of one process, which each rank computes, too."""
+"""Programs that know nothing of several ranks: each gives the numbers of one process.
+
+Arguments: a file, into which one process writes its numbers, and which several ranks read; names of programs, or none.
+"""
 
 from __future__ import annotations
 
-import os
+import pickle
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-os.environ["TFCOLLECTIVE_LOCAL_TRAINING"] = "1"  # for the numbers of one process
-import keras
 import numpy as np
 import tensorflow as tf
 
 import tfcollective.keras as tfk
 
+keras = tf.keras
 layers = keras.layers
+KERAS_3 = hasattr(keras, "distribution")
 ROWS = np.random.default_rng(1)
 X = ROWS.normal(size=(53, 6)).astype(np.float32)
 Y = (X[:, :1] ** 2 + X[:, 1:2]).astype(np.float32)
@@ -34,6 +37,14 @@ def program(make: Callable[[], Numbers]) -> Callable[[], Numbers]:
     return make
 
 
+def program_of_keras_3(make: Callable[[], Numbers]) -> Callable[[], Numbers]:
+    return program(make) if KERAS_3 else make
+
+
+def program_of_keras_2(make: Callable[[], Numbers]) -> Callable[[], Numbers]:
+    return make if KERAS_3 else program(make)
+
+
 def dense(*last: Any, **compiled: Any) -> Any:
     model = keras.Sequential([keras.Input((6,)), layers.Dense(8, "tanh"), *(last or (layers.Dense(1),))])
     model.compile(**{"optimizer": keras.optimizers.SGD(0.1), "loss": "mse", **compiled})
@@ -47,7 +58,7 @@ def numbers(model: Any, history: Any = None, **more: Any) -> Numbers:
 
 def fit(model: Any, x: Any = X, y: Any = Y, **arguments: Any) -> Numbers:
     given = {"batch_size": 12, "epochs": 2, "verbose": 0, **arguments}
-    if isinstance(x, tf.data.Dataset | keras.utils.PyDataset) or y is None:
+    if y is None:
         given.pop("batch_size")
     return numbers(model, model.fit(x, y, **given))
 
@@ -86,7 +97,7 @@ def losses_that_are_sums() -> Numbers:
     return fit(dense(loss=keras.losses.MeanSquaredError(reduction="sum"), optimizer=keras.optimizers.SGD(1e-3)))
 
 
-@program
+@program_of_keras_3  # Keras 2 has no such reduction
 def a_mean_over_the_weights() -> Numbers:
     loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
     return fit(dense(loss=loss), sample_weight=WEIGHTS)
@@ -110,7 +121,7 @@ def embeddings(optimizer: Any) -> Numbers:
     """Tokens come several times in a batch, places once."""
     tokens, places = layers.Embedding(20, 4), layers.Embedding(7, 4)
     inputs = keras.Input((7,), dtype="int64")
-    hidden = tokens(inputs) + places(keras.ops.arange(7))
+    hidden = tokens(inputs) + places(tf.range(7))
     hidden = layers.GlobalAveragePooling1D()(layers.Activation("tanh")(hidden))
     model = keras.Model(inputs, layers.Dense(3, "softmax")(hidden))
     model.compile(optimizer, "sparse_categorical_crossentropy")
@@ -132,7 +143,7 @@ def batch_normalization() -> Numbers:
     model = keras.Model(inputs, outputs)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
-    return fit(model, IMAGES, LABELS[:30], validation_data=(IMAGES[:9], LABELS[:9]), batch_size=8)
+    return fit(model, IMAGES, LABELS[:30], validation_data=(IMAGES[:9], LABELS[:9]), batch_size=7)
 
 
 @program
@@ -145,8 +156,9 @@ def regularizers_and_constraints() -> Numbers:
 
 class AddedLoss(layers.Layer):
     def call(self, inputs: Any) -> Any:
-        self.add_loss(0.1 * keras.ops.sum(inputs**2, axis=-1))  # of each row: Keras adds them up
-        self.add_loss(0.1 * keras.ops.mean(inputs**2))
+        if KERAS_3:  # Keras 2 takes numbers for the whole batch only
+            self.add_loss(0.1 * tf.reduce_sum(inputs**2, axis=-1))  # of each row: Keras adds them up
+        self.add_loss(0.1 * tf.reduce_mean(inputs**2))
         return inputs
 
 
@@ -222,7 +234,7 @@ def a_dataset_of_dictionaries() -> Numbers:
     return fit(model, tf.data.Dataset.from_tensor_slices(({"a": X, "b": Y}, Y, WEIGHTS)).batch(11), None)
 
 
-class Rows(keras.utils.PyDataset):
+class Rows(keras.utils.Sequence):
     def __len__(self) -> int:
         return 5
 
@@ -255,7 +267,7 @@ def eagerly() -> Numbers:
     return fit(dense(metrics=["mae"], run_eagerly=True), X[:25], Y[:25], epochs=1)
 
 
-@program
+@program_of_keras_3  # Keras 2 has no such argument
 def accumulated_gradients() -> Numbers:
     return fit(dense(optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=2)))
 
@@ -268,7 +280,8 @@ def clipped_with_averages_and_a_schedule() -> Numbers:
 
 @program
 def loss_scaling() -> Numbers:
-    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    room = keras.optimizers if KERAS_3 else keras.mixed_precision
+    scaler = room.LossScaleOptimizer(keras.optimizers.Adam(0.01))
     return fit(dense(optimizer=scaler))
 
 
@@ -307,13 +320,21 @@ def a_training_step_of_its_own() -> Numbers:
     return fit(model, X[:26], Y[:26])
 
 
+@program
+def batch_normalization_in_a_step_of_its_own() -> Numbers:
+    model = OwnStep()
+    model.first = keras.Sequential([layers.Dense(8), layers.BatchNormalization(momentum=0.5), layers.ReLU()])
+    model.compile("sgd", "mse")
+    return fit(model, X[:37], Y[:37])
+
+
 class RawLogs(OwnStep):
     def train_step(self, data: Any) -> Any:
         x, y = data
         with tf.GradientTape() as tape:
             loss = self.compute_loss(x, y, self(x, training=True))
         variables = self.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return {"raw": loss}
 
     def test_step(self, data: Any) -> Any:
@@ -389,9 +410,10 @@ def evaluation_and_prediction() -> Numbers:
 @program
 def evaluation_of_a_script_that_divides_by_hand() -> Numbers:
     model = dense(metrics=["mae"])
-    if keras.distribution.distribution() is None:
+    if tfk.size() == 1:
         return numbers(model, tested=model.evaluate(X, Y, verbose=0), rows=model.predict(X, batch_size=9, verbose=0))
-    keras.distribution.set_distribution(None)
+    if KERAS_3:
+        keras.distribution.set_distribution(None)
     return numbers(
         model, tested=tfk.evaluate(model, X, Y, verbose=0), rows=tfk.predict(model, X, batch_size=9, verbose=0)
     )
@@ -442,10 +464,62 @@ def files_of_the_model() -> Numbers:
     return {**trained, "loaded": numbers(again), "then": fit(again, epochs=1)}
 
 
+@program_of_keras_2
+def files_of_tensorflow() -> Numbers:
+    model = dense(metrics=["mae"])
+    with tempfile.TemporaryDirectory() as folder:  # another one on each rank
+        trained = fit(model, callbacks=[keras.callbacks.TensorBoard(str(Path(folder, "events")))])
+        model.save_weights(str(Path(folder, "weights")))
+        model.save(str(Path(folder, "model")))
+        again = keras.models.load_model(str(Path(folder, "model")))
+        later = keras.Sequential([layers.Dense(8, "tanh"), layers.Dense(1)])  # has no weights yet
+        later.load_weights(str(Path(folder, "weights")))
+        rows = later.predict(X, verbose=0)
+    return {**trained, "then": fit(again, epochs=1), "later": rows}
+
+
+@program_of_keras_2
+def optimizers_of_before() -> Numbers:
+    legacy = keras.optimizers.legacy
+    scaler = keras.mixed_precision.LossScaleOptimizer(legacy.Adam(0.01))
+    return {
+        **fit(dense(optimizer=legacy.SGD(0.1, momentum=0.9, nesterov=True))),
+        "scaled": fit(dense(optimizer=scaler)),
+    }
+
+
+@program_of_keras_2
+def losses_and_metrics_of_tensors() -> Numbers:
+    inputs = keras.Input((6,))
+    hidden = layers.Dense(8, "tanh")(inputs)
+    model = keras.Model(inputs, layers.Dense(1)(hidden))
+    model.add_loss(0.1 * tf.reduce_mean(hidden**2))
+    model.add_metric(tf.reduce_mean(hidden), name="mean")
+    model.add_metric(hidden, name="rows", aggregation="mean")
+    model.compile("sgd", "mse")
+    return fit(model, validation_data=(X, Y))
+
+
+class Interrupt(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2:
+            raise InterruptedError
+
+
+@program
+def a_restored_backup() -> Numbers:
+    with tempfile.TemporaryDirectory() as folder:  # another one on each rank
+        backup = keras.callbacks.BackupAndRestore(folder)
+        try:
+            fit(dense(optimizer="adam"), epochs=4, shuffle=False, callbacks=[backup, Interrupt()])
+        except InterruptedError:
+            return fit(dense(optimizer="adam"), epochs=4, shuffle=False, callbacks=[backup])
+    raise AssertionError("it has not been interrupted")
+
+
 class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        one_process = keras.distribution.distribution() is None
-        if batch == 2 and (one_process or tfk.rank() == tfk.size() - 1):
+        if batch == 2 and tfk.rank() == tfk.size() - 1:
             self.model.stop_training = True
 
 
@@ -469,26 +543,28 @@ def differences(mine: Any, theirs: Any, place: str = "") -> list[str]:
     return []
 
 
-def run(make: Callable[[], Numbers], distribution: Any) -> Numbers:
+def run(make: Callable[[], Numbers]) -> Numbers:
     keras.backend.clear_session()
-    keras.distribution.set_distribution(distribution)
+    if KERAS_3 and tfk.size() > 1:  # of Keras 2 it is --data-parallel
+        keras.distribution.set_distribution(keras.distribution.DataParallel())
     keras.utils.set_random_seed(7)
-    try:
-        return make()
-    finally:
-        keras.distribution.set_distribution(None)
+    return make()
+
+
+def compared(name: str, one: Numbers) -> bool:
+    lines = differences(run(programs[name]), one)
+    for rank, theirs in enumerate(tfk.allgather_object(lines)):
+        if tfk.rank() == 0:
+            print(f"{'ok' if not theirs else 'differs'} {name} on rank {rank} {theirs[:4]}", flush=True)
+    return not lines
 
 
 if __name__ == "__main__":
-    keras.distribution.initialize()
-    wanted = sys.argv[1:] or list(programs)
-    failed = 0
-    for name in wanted:
-        one = run(programs[name], None)
-        together = run(programs[name], keras.distribution.DataParallel())
-        lines = differences(together, one)
-        failed += bool(lines)
-        for rank, theirs in enumerate(tfk.allgather_object(lines)):
-            if tfk.rank() == 0:
-                print(f"{'ok' if not theirs else 'differs'} {name} on rank {rank} {theirs[:4]}", flush=True)
-    sys.exit(failed != 0)
+    place, wanted = Path(sys.argv[1]), sys.argv[2:] or list(programs)
+    tfk.init()
+    if tfk.size() == 1:
+        place.write_bytes(pickle.dumps({name: run(programs[name]) for name in wanted}))
+        sys.exit()
+    ones = pickle.loads(place.read_bytes())
+    alike = [compared(name, ones[name]) for name in wanted]
+    sys.exit(not all(alike))

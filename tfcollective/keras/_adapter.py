@@ -48,6 +48,7 @@ from tfcollective.keras._global_mean import weigh_by_loss
 from tfcollective.keras._normalization import synchronize_keras
 from tfcollective.keras._optimizers import distributed_states, is_optimizer, train_step_is_own
 from tfcollective.keras._parallel import mode, training
+from tfcollective.keras._parallel.results import values_in_order
 from tfcollective.keras._synchronisation import MetricAverageCallback
 from tfcollective.keras._together import added_callback, together
 from tfcollective.tensorflow import _reductions as reductions
@@ -185,7 +186,7 @@ def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwar
     division = mode.active()
     with reductions.training(own_step=train_step_is_own(model)):
         if division is not None:
-            return training.train_on_batch(original, model, division, *args, **kwargs)
+            return training.train_on_batch(original, model, _arguments(original, model, *args, **kwargs), division)
         return original(model, *args, **kwargs)
 
 
@@ -219,15 +220,7 @@ def _evaluate(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
     bound.arguments["return_dict"] = True
     logs = original(*bound.args, **bound.kwargs)
     average.replace(logs, "evaluate")
-    return logs if as_dictionary else _in_order(model, logs)
-
-
-def _in_order(model: Any, logs: dict[str, Any]) -> Any:
-    """Returns what ``evaluate`` returns where it does not return the dictionary."""
-    if hasattr(model, "_flatten_metrics_in_order"):  # Keras 3
-        return model._flatten_metrics_in_order(logs)
-    values = [logs[name] for name in model.metrics_names if name in logs]
-    return values[0] if len(values) == 1 else values
+    return logs if as_dictionary else values_in_order(model, logs)
 
 
 def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:

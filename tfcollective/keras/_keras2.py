@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective._base.errors import InternalError, UnsupportedError
 from tfcollective.keras._mixin import DistributedMixin, own_methods
+from tfcollective.keras._parallel.step import weigh
 
 # With these a class changes gradients before apply_gradients is given them, or reduces them itself.
 _BEFORE = ("compute_gradients", "aggregate_gradients")
@@ -67,7 +68,7 @@ class _Keras2Base(DistributedMixin):
             raise UnsupportedError(_SKIPPED)
         if self._tfcollective_reduces_first and not state.is_reduced and pairs:
             gradients, variables = zip(*pairs, strict=True)
-            reduced = state.reduce_first(gradients, variables, [False] * len(pairs))
+            reduced = state.reduce_first(weigh(gradients), variables, [False] * len(pairs))
             pairs = list(zip(reduced, variables, strict=True))
         result = base.apply_gradients(pairs, *args, **kwargs)
         if pairs and not state.is_reduced and state.communicates:
@@ -93,7 +94,7 @@ class _Keras2Base(DistributedMixin):
             return pairs
         gradients, variables = zip(*pairs, strict=True)
         state.begin(variables, gradients)
-        reduced = list(zip(state.reduce(gradients), variables, strict=True))
+        reduced = list(zip(state.reduce(weigh(gradients)), variables, strict=True))
         state.is_aggregated = not state.is_updating
         return reduced
 

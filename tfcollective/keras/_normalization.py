@@ -47,10 +47,10 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         if _KERAS_2:
             return super()._moments(inputs, *arguments, **more)
         mask = arguments[0] if arguments else more.get("mask")
-        return _moments_of_all(inputs, list(self._reduction_axes), mask)
+        return _moments_of_all(inputs, list(self._reduction_axes), mask)[:2]
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> Any:
-        moments = _moments_of_all(inputs, list(reduction_axes), mask)
+        moments = _moments_of_all(inputs, list(reduction_axes), mask)[:2]
         return _with_dimensions(moments, inputs, reduction_axes, keep_dims)
 
 
@@ -64,14 +64,25 @@ def synchronize_keras(replace_method: Callable[..., bool]) -> None:
     kind = tf.keras.layers.BatchNormalization
     if _KERAS_2:
         replace_method(kind, "_calculate_mean_and_var", _mean_and_variance, "keep_dims")
+        replace_method(kind, "_fused_batch_norm", _fused)
+        replace_method(kind, "_support_zero_size_input", _supports_no_rows)
     else:
         replace_method(kind, "_moments", _moments, "mask")
 
 
 def _moments(original: Callable[..., Any], layer: Any, inputs: Any, mask: Any) -> Any:
     if not _is_ours(layer):
-        return original(layer, inputs, mask)
-    return _moments_of_all(inputs, list(layer._reduction_axes), mask)
+        return _or_moving(layer, original(layer, inputs, mask))
+    return _moments_of_all(inputs, list(layer._reduction_axes), mask)[:2]
+
+
+def _or_moving(layer: Any, moments: Any) -> Any:
+    """The moving statistics, which then stay as they are, where this rank has no rows of a batch."""
+    step = current_step()
+    if step is None:
+        return moments
+    moving = [tf.cast(tf.reshape(one, [-1]), moments[0].dtype) for one in (layer.moving_mean, layer.moving_variance)]
+    return tuple(tf.where(step.rows > 0, own, kept) for own, kept in zip(moments, moving, strict=True))
 
 
 def _mean_and_variance(
@@ -79,7 +90,35 @@ def _mean_and_variance(
 ) -> Any:
     if not _is_ours(layer):
         return original(layer, inputs, reduction_axes, keep_dims, mask=mask)
-    return _with_dimensions(_moments_of_all(inputs, list(reduction_axes), mask), inputs, reduction_axes, keep_dims)
+    moments = _moments_of_all(inputs, list(reduction_axes), mask)[:2]
+    return _with_dimensions(moments, inputs, reduction_axes, keep_dims)
+
+
+def _fused(original: Callable[..., Any], layer: Any, inputs: Any, mask: Any, training: Any) -> Any:
+    """Keras 2's default for images. Its operation knows no other ranks, and neither masks."""
+    if not _is_ours(layer):
+        return original(layer, inputs, mask, training)
+    return tf.__internal__.smart_cond.smart_cond(
+        training, lambda: _like_fused(layer, inputs), lambda: original(layer, inputs, mask, False)
+    )
+
+
+def _like_fused(layer: Any, inputs: Any) -> Any:
+    """The moving variance becomes that of a population of which the batch is a sample, as in the fused operation."""
+    values = tf.cast(inputs, layer._param_dtype)
+    axes = [axis for axis in range(values.shape.rank) if axis not in layer.axis]
+    mean, variance, count = _moments_of_all(values, axes, None)
+    estimated = variance * count / tf.maximum(count - 1, 1)
+    layer.add_update(lambda: layer._assign_moving_average(layer.moving_mean, mean, layer.momentum, None))
+    layer.add_update(lambda: layer._assign_moving_average(layer.moving_variance, estimated, layer.momentum, None))
+    parameters = [mean, variance, layer.beta if layer.center else None, layer.gamma if layer.scale else None]
+    shaped = [None if one is None else _with_dimensions((one,), values, axes, True)[0] for one in parameters]
+    return tf.cast(tf.nn.batch_normalization(values, *shaped, layer.epsilon), inputs.dtype)
+
+
+def _supports_no_rows(original: Callable[..., Any], layer: Any) -> bool:
+    """True lets moving averages of a rank's own rows stay as they are where it has none of a batch."""
+    return bool(original(layer)) or (current_step() is not None and not _is_ours(layer))
 
 
 def _is_ours(layer: Any) -> bool:
@@ -102,8 +141,8 @@ def _with_dimensions(moments: Any, inputs: Any, reduction_axes: Any, keep_dims: 
 
 
 @opaque
-def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
-    """Mean and variance of all ranks' inputs over `axes`."""
+def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any, Any]:
+    """Mean and variance of all ranks' inputs over `axes`, and how many values each is of."""
     inputs = tf.convert_to_tensor(inputs)
     values = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
     weights = tf.ones_like(values) if mask is None else _weights_of(mask, values)
@@ -113,11 +152,11 @@ def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any]:
     variance = tf.math.divide_no_nan(tf.reduce_sum(weights * centred * centred, axes), count)
     if not runtime.members().alone:
         counts, means, variances = tf.unstack(_of_all_ranks(tf.stack([count, mean, variance])), axis=1)
-        total = tf.reduce_sum(counts, 0)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), total)
+        count = tf.reduce_sum(counts, 0)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), count)
         spread = counts * (variances + (means - mean) ** 2)
-        variance = tf.math.divide_no_nan(tf.reduce_sum(spread, 0), total)
-    return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+        variance = tf.math.divide_no_nan(tf.reduce_sum(spread, 0), count)
+    return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype), count
 
 
 def _weights_of(mask: Any, values: Any) -> Any:
@@ -132,11 +171,15 @@ def _expanded(moment: Any, axes: list[int]) -> Any:
 
 
 def _of_all_ranks(statistics: Any) -> Any:
-    """[size, ...]: every rank's, with the gradient of the sum of all ranks' losses (``allgather`` has a mean)."""
-    members = runtime.members()
-    gathered = allgather(statistics[tf.newaxis])
+    """[size, ...]: every rank's, with the gradient of the sum of all ranks' losses (``allgather`` has a mean).
+
+    Where a rank's gradients get its share later, those that it gives to others get it here, and others' no second one.
+    """
+    members, step = runtime.members(), current_step()
+    share = tf.constant(1.0, tf.float64) if step is None or step.scales_loss else step.fraction * step.size
+    gathered = allgather(_with_gradient_times(statistics, tf.math.reciprocal_no_nan(share))[tf.newaxis])
     gathered = tf.ensure_shape(gathered, [None if members.elastic else members.size, *statistics.shape])
-    return _with_gradient_times(gathered, size_in_graph(members))
+    return _with_gradient_times(gathered, tf.cast(size_in_graph(members), tf.float64) * share)
 
 
 def _with_gradient_times(tensor: Any, factor: Any) -> Any:

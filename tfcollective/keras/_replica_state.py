@@ -93,16 +93,18 @@ def moving_statistics(model: Any) -> list[Any]:
     return distinct([variable for variable in found if variable is not None])
 
 
+def metric_variables(model: Any) -> list[Any]:
+    """Returns the variables of a model's metrics, which Keras 2 counts as weights of a model that holds them."""
+    layers = [layer for layer in layers_of(model) if isinstance(layer, tf.keras.metrics.Metric)]
+    return [variable for metric in (*model.metrics, *layers) for variable in metric.variables]
+
+
 def _untrained(model: Any) -> Sequence[Any]:
     """Returns the untrained variables without metrics, which Keras 2 counts as weights, and without the states of
     recurrent layers, which belong to a batch.
     """
-    metrics = [variable for metric in model.metrics for variable in metric.variables]
     states = [one for layer in layers_of(model) for one in tf.nest.flatten(getattr(layer, "states", None) or [])]
-    layers = [
-        one for layer in layers_of(model) if isinstance(layer, tf.keras.metrics.Metric) for one in layer.variables
-    ]
-    others = {variable_key(one) for one in (*metrics, *states, *layers) if one is not None}
+    others = {variable_key(one) for one in (*metric_variables(model), *states) if one is not None}
     weights = distinct(model.non_trainable_weights)
     return [one for one in weights if variable_key(one) not in others and _is_number(one)]
 

@@ -14,7 +14,7 @@ from tfcollective.keras._accumulation import accumulators
 from tfcollective.keras._metric_sums import CountedMetrics, LogOfAllRanks
 from tfcollective.keras._optimizers import distributed_states, optimizers_of
 from tfcollective.keras._progress import FitProgress
-from tfcollective.keras._replica_state import moving_statistics
+from tfcollective.keras._replica_state import metric_variables, moving_statistics
 from tfcollective.keras._variables import assigned_weights, build_optimizer, distinct, optimizer_variables
 from tfcollective.tensorflow._gradients import LocalVariables, variable_key
 from tfcollective.tensorflow._guard import ReplicaGuards
@@ -80,8 +80,8 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         if self._is_first:
             self._is_first = False
             # An optimizer's state that was equal before the step is so after it, and may have each rank's own parts.
-            # Moving statistics are each rank's own until they are averaged.
-            own = {variable_key(variable) for variable in moving_statistics(self.model)}
+            # Moving statistics are each rank's own until they are averaged, and what metrics have counted is, too.
+            own = {variable_key(one) for one in (*moving_statistics(self.model), *metric_variables(self.model))}
             self._broadcast(self._variables_of_all_optimizers() if self._holds else (), own)
             if self._holds:
                 for guard in self._guards():

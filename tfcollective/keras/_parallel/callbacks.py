@@ -46,8 +46,9 @@ class InStep(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         self._after_batches = any(_may_stop_at_batches(one) for one in others)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Takes rank 0's epoch."""
-        self.model._initial_epoch = broadcast_object(self.model._initial_epoch, name="initial epoch")
+        """Takes rank 0's epoch; Keras 2 asks for it later."""
+        if hasattr(self.model, "_initial_epoch"):
+            self.model._initial_epoch = broadcast_object(self.model._initial_epoch, name="initial epoch")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Agrees."""

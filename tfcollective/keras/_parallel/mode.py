@@ -1,4 +1,6 @@
-"""Decides whether Keras's trainer divides its work: ``set_distribution(DataParallel())`` of ``keras.distribution``."""
+"""Decides whether Keras divides its work: by ``set_distribution(DataParallel())`` of ``keras.distribution``, or with
+Keras 2, which has no distributions, by ``--data-parallel``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _missing: list[str] = []
 
 
 class _Asked(threading.local):
-    here = False
+    here = False  # work is divided without a distribution of Keras's
 
 
 _asked = _Asked()
@@ -28,37 +30,40 @@ def note_missing(what: str) -> None:
     _missing.append(what)
 
 
+def has_distributions() -> bool:
+    """True for Keras 3."""
+    return hasattr(tf.keras, "distribution")
+
+
+def begin() -> None:
+    """Divides work from here on: ``--data-parallel``."""
+    if has_distributions():
+        tf.keras.distribution.set_distribution(tf.keras.distribution.DataParallel())
+    else:
+        _Asked.here = True  # on all threads
+
+
 def active() -> Division | None:
     """Returns how the work is divided; None if each process works for itself.
 
     Raises:
         UnsupportedError: it is to be divided, and this version of Keras lacks what that leans on.
     """
-    distribution: Any = getattr(tf.keras, "distribution", None)
-    chosen: Any = None if distribution is None else distribution.distribution()
+    chosen: Any = tf.keras.distribution.distribution() if has_distributions() else None
     if chosen is None and not _asked.here:
         return None
     if not runtime.is_initialized() or runtime.size() == 1 or tf.distribute.has_strategy():
         return None
     if _missing:
         raise UnsupportedError(
-            f"DataParallel: Keras {tf.keras.__version__} is not known to tfcollective: {_missing[0]}"
+            f"DataParallel: the Keras of TensorFlow {tf.__version__} is not known to tfcollective: {_missing[0]}"
         )
     return Division(runtime.rank(), runtime.size(), _asked.here or bool(chosen.auto_shard_dataset))
 
 
 @contextmanager
 def divided() -> Iterator[None]:
-    """Within it, work is divided on this thread without a distribution of Keras's.
-
-    Raises:
-        UnsupportedError: Keras 2.
-    """
-    if not hasattr(tf.keras, "distribution"):
-        raise UnsupportedError(
-            f"this is Keras {tf.keras.__version__}, and all ranks evaluate and predict together with Keras 3 only: use "
-            "MetricAverageCallback with each rank's part of the data"
-        )
+    """Within it, work is divided on this thread in any case."""
     before, _asked.here = _asked.here, True
     try:
         yield

@@ -1,4 +1,7 @@
-"""Random numbers: equal on all ranks where data are shuffled, each rank's own where layers draw them."""
+"""Random numbers: equal on all ranks where data are shuffled, each rank's own where layers draw them.
+
+Rank 0's are those of one process, but for what layers of Keras 2 draw: it depends on the operations in their graph.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +36,46 @@ def share_random_states() -> None:
 
 @contextmanager
 def own_random_numbers(model: Any, rank: int) -> Iterator[None]:
-    """Within it, the layers of a model draw other numbers on each rank; rank 0's are those of one process."""
-    layers = (model, *layers_of(model))
-    states = [one.state for layer in layers for one in getattr(layer, "_seed_generators", ())]
-    offset = np.array([rank * _STRIDE, 0])
-    _add(states, offset)
+    """Within it, the layers of a model draw other numbers on each rank from states that they have."""
+    states = [state for layer in (model, *layers_of(model)) for state in _states(layer)]
+    set_apart(states, rank)
     try:
         yield
     finally:
-        _add(states, -offset)
+        set_apart(states, -rank)
 
 
-def _add(states: list[Any], offset: Any) -> None:
-    for state in states:
+@contextmanager
+def own_seed(rank: int) -> Iterator[None]:
+    """Within it, what is traced draws other numbers on each rank from ``tf.random``, as layers of Keras 2 do."""
+    graph = tf.compat.v1.get_default_graph()
+    shared = graph.seed
+    if tf.executing_eagerly() or shared is None:
+        yield
+        return
+    graph.seed = shared + rank * _STRIDE
+    try:
+        yield
+    finally:
+        graph.seed = shared
+
+
+def _states(layer: Any) -> list[tuple[Any, int]]:
+    """The variables from which a layer draws: see ``set_apart``."""
+    generator: Any = getattr(getattr(layer, "_random_generator", None), "_generator", None)  # Keras 2
+    more = [] if generator is None else [(generator.state, -1)]
+    return [*((one.state, 0) for one in getattr(layer, "_seed_generators", ())), *more]
+
+
+def set_apart(states: list[tuple[Any, int]], rank: int) -> None:
+    """Makes states that all ranks have alike a rank's own; with a negative rank, alike again.
+
+    Args:
+        states: variables, each with the place of a number in it that all that is drawn depends on.
+        rank: of this process.
+    """
+    for state, place in states:
         value = tf.convert_to_tensor(state).numpy()
-        state.assign((value.astype(np.int64) + offset).astype(value.dtype))
+        sums = value.astype(np.int64)
+        sums[place] += rank * _STRIDE
+        state.assign(sums.astype(value.dtype))

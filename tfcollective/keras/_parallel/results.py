@@ -31,7 +31,7 @@ def leaves_of(metrics: Sequence[Any]) -> list[Any]:
 def check_metrics(metrics: Sequence[Any]) -> None:
     """Raises UnsupportedError for a metric whose states cannot be merged; names it."""
     for metric in metrics:
-        if not is_additive(metric) and not hasattr(metric, "merge_state"):
+        if not _adds(metric) and not hasattr(metric, "merge_state"):
             raise UnsupportedError(
                 f"metric {metric.name}: {type(metric).__name__} has an update_state of its own, and tfcollective "
                 "cannot know how the states of several ranks become one: give it merge_state(self, metrics), which "
@@ -90,6 +90,14 @@ def result_of_all(model: Any, logs: Any, weight: float, label: str, *, last_coun
     return result
 
 
+def values_in_order(model: Any, logs: dict[str, Any]) -> Any:
+    """What ``evaluate`` and ``train_on_batch`` return where they do not return the dictionary."""
+    if hasattr(model, "_flatten_metrics_in_order"):  # Keras 3
+        return model._flatten_metrics_in_order(logs)
+    values = [logs[name] for name in model.metrics_names if name in logs]
+    return values[0] if len(values) == 1 else values
+
+
 def _combined(name: str, counted: Sequence[_Counted], last_counts: bool) -> Any:
     if last_counts:
         return _as_number(max(counted, key=lambda theirs: theirs.weight).others[name])
@@ -103,8 +111,16 @@ def _as_number(value: Any) -> Any:
     return value.item() if value.ndim == 0 else value
 
 
+def _adds(metric: Any) -> bool:
+    """True if the states of several ranks become one when they are added up; Keras 2 says so of any metric whose class
+    does not merge in another way."""
+    kinds = tf.keras.metrics.Metric, type(metric)
+    merges = [getattr(kind, "merge_state", None) for kind in kinds]
+    return is_additive(metric) or (merges[0] is not None and merges[0] is merges[1])
+
+
 def _merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
-    if is_additive(metric):
+    if _adds(metric):
         for place, variable in enumerate(metric.variables):
             values = [state[place] for state in states]
             wide = np.float64 if values[0].dtype.kind == "f" else values[0].dtype

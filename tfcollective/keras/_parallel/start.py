@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from tfcollective import _runtime as runtime
-from tfcollective._base.errors import UnsupportedError
 from tfcollective._base.settings import Settings, hide_data_parallel
+from tfcollective.keras._parallel import mode
+from tfcollective.keras._parallel.distribution import initialize
 
 
 def start_if_asked() -> None:
@@ -16,18 +15,11 @@ def start_if_asked() -> None:
     ``keras.distribution.initialize(); set_distribution(DataParallel())``.
 
     Raises:
-        UnsupportedError: this Keras has no ``keras.distribution``.
         ConfigError, RendezvousError: see ``tfcollective.init``.
     """
     if not Settings.load().data_parallel:
         return
     hide_data_parallel()
-    distribution = getattr(tf.keras, "distribution", None)
-    if distribution is None:
-        raise UnsupportedError(
-            f"data_parallel: it needs Keras 3, and this is Keras {tf.keras.__version__}: install TensorFlow 2.16 or "
-            "newer without TF_USE_LEGACY_KERAS, or use tfcollective.keras.DistributedOptimizer"
-        )
-    distribution.initialize()
+    initialize()
     if runtime.task().is_trainer:
-        distribution.set_distribution(distribution.DataParallel())
+        mode.begin()

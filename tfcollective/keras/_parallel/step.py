@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfcollective._runtime.communicator import Sum
 from tfcollective.keras._parallel.division import Division, has_rows, rows_of
+from tfcollective.keras._parallel.randomness import own_seed
 from tfcollective.keras._parallel.rows import Part
 from tfcollective.tensorflow import _reductions as reductions
 from tfcollective.tensorflow._functions import allreduce
@@ -83,7 +84,7 @@ def current_step() -> Step | None:
 
 
 @contextmanager
-def _within(step: Step | None) -> Iterator[None]:
+def within(step: Step | None) -> Iterator[None]:
     before, _current.step = _current.step, step
     try:
         yield
@@ -91,22 +92,25 @@ def _within(step: Step | None) -> Iterator[None]:
         _current.step = before
 
 
-def divided_step(train_step: Callable[[Any], Any], division: Division, fraction: Any) -> Callable[[Any], Any]:
+def divided_step(
+    train_step: Callable[[Any], Any], division: Division, fraction: Any, *, scales_loss: bool
+) -> Callable[[Any], Any]:
     """The training step for the elements of ``Division.parts_of``, and for batches, which it divides.
 
     Args:
         train_step: of the model, for this rank's part.
         division: of the batches.
         fraction: a variable that gets this rank's part of each batch, where the step is not Keras's; else None.
+        scales_loss: see ``Step``.
     """
 
     def step(element: Any) -> Any:
         total, part = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
         rows = rows_of(next(one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)))
-        current = Step(rows, total, division.size, scales_loss=fraction is None)
+        current = Step(rows, total, division.size, scales_loss)
         if fraction is not None:
             fraction.assign(tf.cast(current.fraction, tf.float32))
-        with _within(current):
+        with within(current), own_seed(division.rank):
             return train_step(part)
 
     return step
@@ -117,22 +121,6 @@ def _as_tensors(batch: Any) -> Any:
     return tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), batch)
 
 
-def install(keras: Any, replace_method: Callable[..., bool]) -> None:
-    """Changes Keras's losses, ``Mean`` and optimizers for what is built within a step; once a process.
-
-    Args:
-        keras: Keras 3.
-        replace_method: see ``tfcollective.keras._copies``.
-    """
-    from keras.src.losses import loss as losses  # noqa: TID251  # install() is for Keras 3
-
-    losses.reduce_weighted_values = _wrapped(losses)
-    replace_method(keras.metrics.Mean, "update_state", _update_mean)
-    replace_method(keras.optimizers.Optimizer, "scale_loss", _scale_loss)
-    replace_method(keras.optimizers.LossScaleOptimizer, "scale_loss", _scale_loss)
-    replace_method(keras.Model, "_aggregate_additional_loss", _aggregate)
-
-
 def weigh(gradients: Sequence[Any]) -> Sequence[Any]:
     """The gradients that an optimizer is given in a step, times this rank's share if its loss did not get it."""
     step = _current.step
@@ -141,22 +129,10 @@ def weigh(gradients: Sequence[Any]) -> Sequence[Any]:
     return [step.shared(one) for one in gradients]
 
 
-def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
+    """``Mean.update_state``, in a step with a rank's share of what is one number for the whole batch."""
     step = _current.step
-    with _within(None):  # an optimizer around another one calls it, too
-        scaled = original(optimizer, loss)
-    return step.shared(scaled) if step is not None and step.scales_loss else scaled
-
-
-def _aggregate(original: Callable[..., Any], model: Any, loss: Any) -> Any:
-    """Keras adds up what a layer gives to ``add_loss``: numbers of rows are a sum over the rows."""
-    step, result = _current.step, original(model, loss)
-    return result if step is None or len(loss.shape) == 0 else step.summed(result)
-
-
-def _update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
-    step = _current.step
-    if step is None:
+    if step is None or isinstance(values, tf.RaggedTensor):
         return original(metric, values, sample_weight=sample_weight)
     values = tf.convert_to_tensor(values)
     if values.shape.rank == 0:
@@ -165,40 +141,7 @@ def _update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_
     return original(metric, values, sample_weight=sample_weight)
 
 
-def _wrapped(losses: Any) -> Callable[..., Any]:
-    original = losses.reduce_weighted_values
-
-    def reduce_weighted_values(
-        values: Any,
-        sample_weight: Any = None,
-        mask: Any = None,
-        reduction: str | None = "sum_over_batch_size",
-        dtype: Any = None,
-    ) -> Any:
-        loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
-        step = _current.step
-        if step is None or reduction in (None, "none") or len(values.shape) == 0:
-            return loss
-        if len(loss.shape) > 0:  # Keras does not reduce no rows
-            return tf.reduce_sum(loss)
-        if reduction == "sum":
-            return step.summed(loss)
-        counted = _counted(sample_weight, mask, reduction, losses)
-        return loss if counted is None else loss * tf.cast(_relative(counted, step), loss.dtype)
-
-    return reduce_weighted_values
-
-
-def _counted(sample_weight: Any, mask: Any, reduction: str, losses: Any) -> Any:
-    """Returns the number of elements that a loss is a mean over, a float64 scalar; None for rows of one size."""
-    counted = mask
-    if reduction == "mean_with_sample_weight":
-        counted = losses.apply_mask(sample_weight, mask, dtype="float64", reduction=reduction)
-    return None if counted is None else tf.reduce_sum(tf.cast(tf.convert_to_tensor(counted), tf.float64))
-
-
-def _relative(counted: Any, step: Step) -> Any:
-    """This rank's part of what is counted, as a multiple of its part of the rows."""
+def sum_of_all(counted: Any) -> Any:
+    """The sum over the ranks of what a loss is a mean over: a float64 scalar."""
     with reductions.unnoted():
-        everyones = allreduce(tf.stop_gradient(counted), op=Sum)
-    return tf.math.divide_no_nan(tf.math.divide_no_nan(counted, everyones), step.fraction)
+        return allreduce(tf.stop_gradient(counted), op=Sum)

@@ -14,7 +14,7 @@ def evaluate(model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
     have counted is added up once, at the end: exactly where it is whole numbers, else up to rounding.
 
     Args:
-        model: compiled; the same on all ranks, of Keras 3.
+        model: compiled; the same on all ranks.
         x: the data, all of it on all ranks: as for ``model.evaluate``.
         y: the targets, where `x` is arrays.
         **options: of ``model.evaluate``, for example ``batch_size`` and ``return_dict``.
@@ -23,7 +23,7 @@ def evaluate(model: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
         What ``model.evaluate`` returns, the same on all ranks.
 
     Raises:
-        UnsupportedError: Keras 2, or a metric whose states cannot be merged; names it.
+        UnsupportedError: a metric's states cannot be merged; names it.
     """
     with mode.divided():
         return model.evaluate(x, y, **options)
@@ -35,7 +35,7 @@ def predict(model: Any, x: Any, **options: Any) -> Any:
     Each rank predicts every ``size``-th batch. All predictions have to fit into the memory of each rank, twice.
 
     Args:
-        model: the same on all ranks, of Keras 3.
+        model: the same on all ranks.
         x: the data, all of it on all ranks: as for ``model.predict``.
         **options: of ``model.predict``, for example ``batch_size``.
 
@@ -43,7 +43,7 @@ def predict(model: Any, x: Any, **options: Any) -> Any:
         Arrays [rows, ...] in the structure of the model's outputs, all rows on all ranks, in the order of the data.
 
     Raises:
-        UnsupportedError: Keras 2, or predictions that are ragged or sparse.
+        UnsupportedError: predictions that are ragged or sparse.
     """
     with mode.divided():
         return model.predict(x, **options)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,80 +12,39 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
-from tfcollective._runtime.communicator import Min
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
+from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import innermost, train_step_is_own
-from tfcollective.keras._parallel import distribution, files, mode, step
+from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
 from tfcollective.keras._parallel.callbacks import InStep, for_this_rank
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.randomness import own_random_numbers
-from tfcollective.keras._parallel.results import check_metrics, leaves_of, result_of_all
+from tfcollective.keras._parallel.results import check_metrics, leaves_of, values_in_order
+from tfcollective.keras._parallel.run import begin_at, result_of_run, run, running
 from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._state import OptimizerState, state_of
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.tensorflow._objects import allgather_object
-from tfcollective.tensorflow._reductions import unnoted
 from tfcollective.tensorflow._variables import make_eagerly
 
 _FRACTION = "_tfcollective_fraction"
 _DIVIDED = "_tfcollective_divided"  # of a model: the division that its training function was made for
 
 
-class _Run(threading.local):
-    """The state of Keras's trainer on this thread.
-
-    Attributes:
-        division: of the data; None: not divided.
-        trains: the next iterator that Keras makes is that of the training data.
-        evaluates: it evaluates or predicts.
-        place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
-        endless: evaluates steps of data of an unknown length: their iterator.
-        fraction: a variable: this rank's part of the last batch.
-    """
-
-    division: Division | None = None
-    trains = False
-    evaluates = False
-    place = 0
-    endless: Any = None
-    fraction: Any = 1.0
-
-
-_run = _Run()
-
-
-@contextmanager
-def _running(division: Division, *, trains: bool) -> Iterator[None]:
-    before = (_run.division, _run.trains, _run.evaluates)
-    _run.division, _run.trains, _run.evaluates = division, trains, not trains
-    try:
-        yield
-    finally:
-        _run.division, _run.trains, _run.evaluates = before
-
-
 def install(keras: Any, replace_method: Callable[..., bool]) -> None:
-    """Changes Keras, once a process. Without ``set_distribution`` everything stays as it was.
+    """Changes Keras, once a process. Where work is not divided everything stays as it was.
 
     Args:
-        keras: the module; nothing is done with Keras 2.
+        keras: the module.
         replace_method: see ``tfcollective.keras._copies``.
     """
-    if not hasattr(keras, "distribution"):
-        return
-    for install_part in (distribution.install, files.install, step.install, _install):
+    parts = (distribution.install, keras3.install) if mode.has_distributions() else (keras2.install,)
+    for install_part in (*parts, files.install):
         try:
             install_part(keras, replace_method)
         except (ImportError, AttributeError) as error:
             mode.note_missing(str(error))
-
-
-def _install(keras: Any, replace_method: Callable[..., bool]) -> None:
-    from keras.src.backend.tensorflow.trainer import TFEpochIterator  # noqa: TID251  # install() is for Keras 3
-
-    replace_method(TFEpochIterator, "__init__", _make_iterator)
-    replace_method(keras.Model, "_get_metrics_result_or_logs", _result)
 
 
 def fit(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
@@ -106,17 +63,19 @@ def fit(original: Callable[..., Any], model: Any, arguments: dict[str, Any], div
     arguments["callbacks"] = [CountBatches(), *mine, BroadcastGlobalVariablesCallback(0), InStep(callbacks)]
     if runtime.rank() != 0:
         arguments["verbose"] = 0
-    with _running(division, trains=True), _divided(model, division), own_random_numbers(model, division.rank):
+    with running(division, trains=True), _divided(model, division), own_random_numbers(model, division.rank):
         return original(model, **arguments)
 
 
-def train_on_batch(original: Callable[..., Any], model: Any, division: Division, *args: Any, **kwargs: Any) -> Any:
+def train_on_batch(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
     """``Model.train_on_batch``, with this rank's slice of the batch; returns the metrics of the whole batch."""
+    if not arguments.pop("reset_metrics", True):
+        raise UnsupportedError("train_on_batch: reset_metrics=False: the ranks' metrics are merged after each batch")
     _prepare(model)
-    as_dictionary = kwargs.pop("return_dict", False)
-    with _running(division, trains=True), _divided(model, division):
-        logs = model._get_metrics_result_or_logs(original(model, *args, return_dict=True, **kwargs))
-    return logs if as_dictionary else model._flatten_metrics_in_order(logs)
+    as_dictionary = arguments.pop("return_dict", False)
+    with running(division, trains=True), _divided(model, division):
+        logs = result_of_run(model, original(model, **arguments, return_dict=True))
+    return logs if as_dictionary else values_in_order(model, logs)
 
 
 def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
@@ -126,7 +85,7 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
     check_metrics(leaves_of(_known_metrics(model)))
     if not isinstance(arguments.get("callbacks"), tf.keras.callbacks.CallbackList):  # that of fit has one
         arguments["callbacks"] = [CountBatches(), *_listed(arguments.get("callbacks"))]
-    with _running(division, trains=False), warnings.catch_warnings():
+    with running(division), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         return original(model, **arguments)
 
@@ -137,11 +96,11 @@ def predict(original: Callable[..., Any], model: Any, arguments: dict[str, Any],
     arguments["callbacks"] = [counts, *_listed(arguments.get("callbacks"))]
     if runtime.rank() != 0:
         arguments["verbose"] = 0
-    with _running(division, trains=False), _single_steps(model), warnings.catch_warnings():
+    with running(division, predicts=True), _single_steps(model), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         try:
             mine = original(model, **arguments)
-        except UnboundLocalError:  # Keras has predicted nothing
+        except (UnboundLocalError, keras2.NoBatchesError):  # Keras has predicted nothing
             mine = None
     everyones = allgather_object((counts.rows, mine), name="predictions")
     return _in_order(everyones) if any(rows for rows, _ in everyones) else mine
@@ -156,11 +115,11 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins to count."""
-        _begin_at(0)
+        begin_at(0)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts."""
-        _run.place += runtime.size()
+        run.place += runtime.size()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts rows."""
@@ -187,7 +146,7 @@ def _in_order(everyones: Sequence[tuple[list[int], Any]]) -> Any:
 
 @contextmanager
 def _single_steps(model: Any) -> Iterator[None]:
-    steps = model.steps_per_execution
+    steps = steps_per_execution(model)
     if steps == 1:
         yield
         return
@@ -219,7 +178,7 @@ def _prepare(model: Any) -> None:
 
 def _known_metrics(model: Any) -> list[Any]:
     """The metrics of a model that exist before its first step: of those of ``compile`` the ones that are objects."""
-    given = getattr(model, "_compile_metrics", None)
+    given = getattr(model, "_compile_metrics" if mode.has_distributions() else "compiled_metrics", None)
     users = [given._user_metrics, given._user_weighted_metrics] if given is not None else []
     objects = [one for one in tf.nest.flatten(users) if isinstance(one, tf.keras.metrics.Metric)]
     return [*objects, *(one for one in model.metrics if one is not given)]
@@ -238,9 +197,10 @@ def _divided(model: Any, division: Division) -> Iterator[None]:
         object.__setattr__(model, _DIVIDED, division)
         model.train_function = None
     own = train_step_is_own(model)
-    if own:
-        _run.fraction = _fraction_of(model)
-    object.__setattr__(model, "train_step", divided_step(model.train_step, division, _run.fraction if own else None))
+    run.fraction = _fraction_of(model) if own else 1.0
+    scales_loss = not own and mode.has_distributions()  # Keras 2 has no place where the loss could be scaled
+    step = divided_step(model.train_step, division, run.fraction if own else None, scales_loss=scales_loss)
+    object.__setattr__(model, "train_step", step)
     try:
         yield
     finally:
@@ -252,94 +212,3 @@ def _fraction_of(model: Any) -> Any:
     if not hasattr(model, _FRACTION):
         object.__setattr__(model, _FRACTION, make_eagerly(lambda: tf.constant(1.0), "tfcollective_fraction"))
     return getattr(model, _FRACTION)
-
-
-def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
-    original(iterator, *args, **kwargs)
-    if _run.division is None:
-        return
-    if _run.trains:
-        _run.trains = False  # the next one is that of the validation
-        iterator._distributed_dataset = _run.division.parts_of(iterator._distributed_dataset)
-        return
-    if iterator.steps_per_epoch:
-        together = iterator.steps_per_execution
-        iterator._distributed_dataset = _run.division.whole_batches_of(iterator._distributed_dataset, together)
-        iterator._enumerate_iterator = functools.partial(_enumerate_steps, iterator, _run.division)
-        return
-    dataset = _run.division.whole_batches_of(iterator._distributed_dataset)
-    iterator._distributed_dataset = dataset
-    iterator.data_adapter = _Counted(iterator.data_adapter, dataset)
-    iterator._num_batches = iterator.data_adapter.num_batches
-
-
-def _begin_at(place: int) -> None:
-    """An evaluation begins at this place of the data, from which on ranks take turns."""
-    _run.place = (runtime.rank() - place) % runtime.size() - runtime.size()
-
-
-def _enumerate_steps(iterator: Any, division: Division) -> Iterator[tuple[int, int, Any]]:
-    """This rank's steps of an evaluation of so many steps. As in Keras, the next one goes on where this one ends."""
-    together, total = iterator.steps_per_execution, iterator._num_batches
-    iterator.data_adapter.on_epoch_begin()
-    if iterator._current_iterator is None:
-        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
-    _begin_at(iterator._steps_seen // together)
-    _run.endless = iterator if total is None else None
-    for number in range(0, iterator.steps_per_epoch, together):
-        if total and iterator._steps_seen >= total:
-            break
-        place = iterator._steps_seen // together
-        iterator._steps_seen += together
-        if division.takes(place):
-            yield number, number + together - 1, iterator._current_iterator
-    if total and iterator._steps_seen >= total:
-        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
-    iterator.data_adapter.on_epoch_end()
-
-
-def _agree_on_end(iterator: Any) -> None:
-    """Where one rank has come to the end of the data, all have."""
-    mine = float("inf") if iterator._num_batches is None else iterator._num_batches
-    with unnoted():
-        end = runtime.get_communicator().allreduce(float(mine), op=Min, name="end of the data of an evaluation")
-    if end < float("inf"):
-        iterator._num_batches, iterator._current_iterator = int(end), None
-
-
-class _Counted:
-    """A data adapter with this rank's number of batches.
-
-    Each iterator that begins moves the seeds of a ``shuffle`` that training and validation may share. Keras begins one
-    before the batches and one after them, but none after no batches.
-    """
-
-    def __init__(self, adapter: Any, dataset: Any) -> None:
-        self._adapter, self._dataset, self._begun = adapter, dataset, False
-        cardinality = int(dataset.cardinality())
-        self.num_batches = cardinality if cardinality >= 0 else None
-
-    def on_epoch_begin(self) -> None:
-        self._begun = True
-        self._adapter.on_epoch_begin()
-
-    def on_epoch_end(self) -> None:
-        if self._begun and self.num_batches == 0:
-            iter(self._dataset)
-        self._begun = False
-        self._adapter.on_epoch_end()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._adapter, name)
-
-
-def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
-    """Returns the results of an epoch or an evaluation over all ranks."""
-    if _run.division is None or not isinstance(logs, dict):
-        return original(model, logs)
-    if _run.evaluates:
-        endless, _run.endless = _run.endless, None
-        if endless is not None:
-            _agree_on_end(endless)
-        return result_of_all(model, logs, _run.place, "an evaluation", last_counts=True)
-    return result_of_all(model, logs, float(_run.fraction), "an epoch", last_counts=False)

@@ -1,0 +1,168 @@
+"""Keras 3's trainer, losses and optimizers, for what is built within a divided run or step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tfcollective import _runtime as runtime
+from tfcollective._runtime.communicator import Min
+from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
+from tfcollective.keras._parallel.step import Step, current_step, sum_of_all, update_mean, within
+from tfcollective.tensorflow._reductions import unnoted
+
+
+def install(keras: Any, replace_method: Callable[..., bool]) -> None:
+    """Changes Keras, once a process. Without ``set_distribution`` everything stays as it was.
+
+    Args:
+        keras: Keras 3.
+        replace_method: see ``tfcollective.keras._copies``.
+    """
+    from keras.src.backend.tensorflow.trainer import TFEpochIterator  # noqa: TID251  # install() is for Keras 3
+    from keras.src.losses import loss as losses  # noqa: TID251
+
+    losses.reduce_weighted_values = _wrapped(losses)
+    replace_method(keras.metrics.Mean, "update_state", update_mean)
+    replace_method(keras.optimizers.Optimizer, "scale_loss", _scale_loss)
+    replace_method(keras.optimizers.LossScaleOptimizer, "scale_loss", _scale_loss)
+    replace_method(keras.Model, "_aggregate_additional_loss", _aggregate)
+    replace_method(TFEpochIterator, "__init__", _make_iterator)
+    replace_method(keras.Model, "_get_metrics_result_or_logs", _result)
+
+
+def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> None:
+    original(iterator, *args, **kwargs)
+    if run.division is None:
+        return
+    if is_of_training():
+        iterator._distributed_dataset = run.division.parts_of(iterator._distributed_dataset)
+        return
+    if iterator.steps_per_epoch:
+        together = iterator.steps_per_execution
+        iterator._distributed_dataset = run.division.whole_batches_of(iterator._distributed_dataset, together)
+        iterator._enumerate_iterator = functools.partial(_enumerate_steps, iterator, run.division)
+        return
+    dataset = run.division.whole_batches_of(iterator._distributed_dataset)
+    iterator._distributed_dataset = dataset
+    iterator.data_adapter = _Counted(iterator.data_adapter, dataset)
+    iterator._num_batches = iterator.data_adapter.num_batches
+
+
+def _enumerate_steps(iterator: Any, division: Division) -> Iterator[tuple[int, int, Any]]:
+    """This rank's steps of an evaluation of so many steps. As in Keras, the next one goes on where this one ends."""
+    together, total = iterator.steps_per_execution, iterator._num_batches
+    iterator.data_adapter.on_epoch_begin()
+    if iterator._current_iterator is None:
+        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
+    begin_at(iterator._steps_seen // together)
+    run.endless = iterator if total is None else None
+    for number in range(0, iterator.steps_per_epoch, together):
+        if total and iterator._steps_seen >= total:
+            break
+        place = iterator._steps_seen // together
+        iterator._steps_seen += together
+        if division.takes(place):
+            yield number, number + together - 1, iterator._current_iterator
+    if total and iterator._steps_seen >= total:
+        iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
+    iterator.data_adapter.on_epoch_end()
+
+
+def _agree_on_end(iterator: Any) -> None:
+    """Where one rank has come to the end of the data, all have."""
+    mine = float("inf") if iterator._num_batches is None else iterator._num_batches
+    with unnoted():
+        end = runtime.get_communicator().allreduce(float(mine), op=Min, name="end of the data of an evaluation")
+    if end < float("inf"):
+        iterator._num_batches, iterator._current_iterator = int(end), None
+
+
+class _Counted:
+    """A data adapter with this rank's number of batches.
+
+    Each iterator that begins moves the seeds of a ``shuffle`` that training and validation may share. Keras begins one
+    before the batches and one after them, but none after no batches.
+    """
+
+    def __init__(self, adapter: Any, dataset: Any) -> None:
+        self._adapter, self._dataset, self._begun = adapter, dataset, False
+        cardinality = int(dataset.cardinality())
+        self.num_batches = cardinality if cardinality >= 0 else None
+
+    def on_epoch_begin(self) -> None:
+        self._begun = True
+        self._adapter.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        if self._begun and self.num_batches == 0:
+            iter(self._dataset)
+        self._begun = False
+        self._adapter.on_epoch_end()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+
+def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
+    """Returns the results of an epoch or an evaluation over all ranks."""
+    if run.division is None or not isinstance(logs, dict):
+        return original(model, logs)
+    endless, run.endless = run.endless, None
+    if run.evaluates and endless is not None:
+        _agree_on_end(endless)
+    return result_of_run(model, logs)
+
+
+def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+    step = current_step()
+    with within(None):  # an optimizer around another one calls it, too
+        scaled = original(optimizer, loss)
+    return step.shared(scaled) if step is not None and step.scales_loss else scaled
+
+
+def _aggregate(original: Callable[..., Any], model: Any, loss: Any) -> Any:
+    """Keras adds up what a layer gives to ``add_loss``: numbers of rows are a sum over the rows."""
+    step, result = current_step(), original(model, loss)
+    return result if step is None or len(loss.shape) == 0 else step.summed(result)
+
+
+def _wrapped(losses: Any) -> Callable[..., Any]:
+    original = losses.reduce_weighted_values
+
+    def reduce_weighted_values(
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: str | None = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        step = current_step()
+        if step is None or reduction in (None, "none") or len(values.shape) == 0:
+            return loss
+        if len(loss.shape) > 0:  # Keras does not reduce no rows
+            return tf.reduce_sum(loss)
+        if reduction == "sum":
+            return step.summed(loss)
+        counted = _counted(sample_weight, mask, reduction, losses)
+        return loss if counted is None else loss * tf.cast(_relative(counted, step), loss.dtype)
+
+    return reduce_weighted_values
+
+
+def _counted(sample_weight: Any, mask: Any, reduction: str, losses: Any) -> Any:
+    """Returns the number of elements that a loss is a mean over, a float64 scalar; None for rows of one size."""
+    counted = mask
+    if reduction == "mean_with_sample_weight":
+        counted = losses.apply_mask(sample_weight, mask, dtype="float64", reduction=reduction)
+    return None if counted is None else tf.reduce_sum(tf.cast(tf.convert_to_tensor(counted), tf.float64))
+
+
+def _relative(counted: Any, step: Step) -> Any:
+    """This rank's part of what is counted, as a multiple of its part of the rows."""
+    return tf.math.divide_no_nan(tf.math.divide_no_nan(counted, sum_of_all(counted)), step.fraction)

@@ -1,0 +1,66 @@
+"""The run of Keras's trainer that this thread is in, for the adapters to Keras's versions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tfcollective import _runtime as runtime
+from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.results import result_of_all
+
+
+class _Run(threading.local):
+    """The state of Keras's trainer on this thread.
+
+    Attributes:
+        division: of the data; None: not divided.
+        trains: the next iterator that Keras makes is that of the training data.
+        evaluates: it evaluates or predicts.
+        predicts: it predicts.
+        place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
+        endless: evaluates steps of data of an unknown length: their iterator.
+        fraction: a variable: this rank's part of the last batch.
+    """
+
+    division: Division | None = None
+    trains = False
+    evaluates = False
+    predicts = False
+    place = 0
+    endless: Any = None
+    fraction: Any = 1.0
+
+
+run = _Run()
+
+
+@contextmanager
+def running(division: Division, *, trains: bool = False, predicts: bool = False) -> Iterator[None]:
+    """Within it, Keras trains, predicts, or else evaluates, with this division of the data."""
+    before = (run.division, run.trains, run.evaluates, run.predicts)
+    run.division, run.trains, run.evaluates, run.predicts = division, trains, not trains, predicts
+    try:
+        yield
+    finally:
+        run.division, run.trains, run.evaluates, run.predicts = before
+
+
+def is_of_training() -> bool:
+    """True for the iterator that Keras makes first in a run that trains; the next ones are of the validation."""
+    first, run.trains = run.trains, False
+    return first
+
+
+def begin_at(place: int) -> None:
+    """An evaluation begins at this place of the data, from which on ranks take turns."""
+    run.place = (runtime.rank() - place) % runtime.size() - runtime.size()
+
+
+def result_of_run(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
+    """The results of an epoch or an evaluation over all ranks, which all call it; see ``result_of_all``."""
+    if run.evaluates:
+        return result_of_all(model, logs, run.place, "an evaluation", last_counts=True)
+    return result_of_all(model, logs, float(run.fraction), "an epoch", last_counts=False)
