@@ -193,6 +193,8 @@ def _digest_of(value: Any) -> str | None:
         return str(value)
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor) or not hasattr(value, "shape"):
         return None
+    if isinstance(value, tf.Tensor) and value.dtype == tf.variant:  # rows of a dataset that are sparse or ragged
+        return None
     if not shape:
         return str(np.asarray(value))
     if not shape[0]:

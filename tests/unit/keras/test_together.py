@@ -60,6 +60,11 @@ def test_data_that_all_ranks_have_are_named() -> None:
     assert advice([plan(x=iter([])), plan(x=iter([]))]) == []  # which cannot be seen
 
 
+def test_sparse_and_ragged_rows_are_not_compared() -> None:
+    rows = tf.sparse.from_dense(np.eye(3)), tf.ragged.range(tf.range(3))
+    assert [data(tf.data.Dataset.from_tensor_slices(one).batch(2)) for one in rows] == [None, None]
+
+
 def test_datasets_are_the_same_if_nothing_divides_them() -> None:
     def pipeline(rows: Any, skip: int = 0, residue: int = 0) -> Any:
         made = tf.data.Dataset.from_tensor_slices((rows, rows)).filter(lambda x, _: x[0] % 4.0 == float(residue))
