@@ -62,8 +62,10 @@ const FailureArbiter::Row FailureArbiter::kTable[] = {
     {kRoot, kAsking, Bit(Event::kAnswered) | Bit(Event::kDue), Kind::kFailEverywhere, State::kFailed},
 
     // A connection broke: usually because of a failure whose news is on its way.
+    // Rank 0 has the last word; where it does not answer, the peer may have ended because rank 0 is lost.
     {kAll, kCalm | kWarning, Bit(Event::kBroken), Kind::kNone, State::kAwaitingCause, timing::kCause},
-    {kAll, kAwaitingCause, Bit(Event::kDue), Kind::kFailEverywhere, State::kFailed},
+    {kRoot, kAwaitingCause, Bit(Event::kDue), Kind::kFailEverywhere, State::kFailed},
+    {kOthers, kAwaitingCause, Bit(Event::kDue), Kind::kReport, State::kAwaitingRoot, timing::kRootAnswer},
 
     // Failures that need no question. Only rank 0 sees every connection, so only it reports a rank that is lost.
     {kAll, kUndecided, Bit(Event::kFault), Kind::kFailEverywhere, State::kFailed},
@@ -116,7 +118,7 @@ FailureArbiter::Action FailureArbiter::Enter(const Row& row, const Observation& 
   if (!row.next) return action;
   state_ = *row.next;
   due_ = row.seconds > 0 ? std::optional<Time>(now + Deadline::Seconds(row.seconds)) : std::nullopt;
-  trouble_ = due_ ? seen : Observation();
+  if (!ends_wait) trouble_ = seen;
   views_.clear();
   to_come_ = 0;
   return action;
@@ -158,9 +160,9 @@ Status FailureArbiter::Decision() const {
     case State::kAskingForMismatch:
       return WhoDisagrees();
     case State::kAwaitingRoot:
-      if (trouble_.event == Event::kMismatch) return seen;
+      if (trouble_.event == Event::kMismatch || (trouble_.event == Event::kBroken && seen.peer() == 0)) return seen;
       return Status(seen.code(), seen.message() + "; and rank 0 does not answer: it is stopped, overloaded or cut off",
-                    0);
+                    trouble_.event == Event::kBroken ? seen.peer() : 0);
     default:
       return seen;
   }

@@ -3,7 +3,8 @@
 // transitions stand in one table, in failure_arbiter.cc.
 //
 // Rank 0 decides for all: the first failure that reaches it is what all ranks are sent. Of a timeout or a mismatch a
-// rank sees only its own half, so rank 0 first asks all ranks for their view of the operation.
+// rank sees only its own half, so rank 0 first asks all ranks for their view of the operation. A rank that rank 0 does
+// not answer says so in its own failure.
 #ifndef TFCOLLECTIVE_CONTROL_FAILURE_ARBITER_H_
 #define TFCOLLECTIVE_CONTROL_FAILURE_ARBITER_H_
 
@@ -82,6 +83,7 @@ class FailureArbiter {
       kAskRoot,         // send rank 0 what `about` says
       kAskViews,        // ask all ranks for their view of the operation at `place`
       kWarn,            // log the text
+      kReport,          // report to rank 0
       kFailHere,        // end everything here
       kFailEverywhere,  // report to rank 0, and end everything here
       kSendAll,         // send all ranks, this one included, the decision

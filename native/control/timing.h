@@ -29,7 +29,7 @@ inline constexpr double kShutdown = 2.0;  // a communicator that is dropped with
 inline constexpr double kHostLoss = 15.0;
 
 static_assert(kRootAnswer >= kViews + kTransit, "rank 0 has answered before it is blamed");
-static_assert(kDecision >= kRootAnswer + kTransit && kDecision >= kCause + kTransit,
+static_assert(kDecision >= kCause + kRootAnswer + kTransit,
               "the arbiter has decided before an operation stops waiting for it");
 static_assert(kRootGrace >= kTick + kTransit, "rank 0 looks, and its decision arrives, before the others speak");
 static_assert(kFailedLinger >= kRootAnswer && kFailedLinger >= kCause,

@@ -156,6 +156,8 @@ void Engine::Act(const FailureArbiter::Action& action) {
       return SendToAll(control_, Message::kViewQuery, action.place);
     case Kind::kWarn:
       return options_.log.Warning(action.status.message());
+    case Kind::kReport:
+      return Send(control_, 0, Message::kAbort, action.status);
     case Kind::kFailHere:
       return Fail(action.status);
     case Kind::kFailEverywhere:

@@ -89,7 +89,7 @@ TEST(FailureArbiterTest, OtherRanksFollowTheTable) {
       {{kCalm, Event::kTimeout}, {Kind::kAskRoot, kRoot}},
       {{kCalm, Event::kMismatch}, {Kind::kAskRoot, kRoot}},
       {{kCalm, Event::kBroken}, {Kind::kNone, kCause}},
-      {{kCause, Event::kDue}, kAllFail},
+      {{kCause, Event::kDue}, {Kind::kReport, kRoot}},
       {{kRoot, Event::kDue}, kAllFail},
   };
   for (const State state : {kCalm, kCause, kRoot}) {
@@ -154,11 +154,34 @@ TEST(FailureArbiterTest, ABrokenConnectionIsTheFailureIfNoCauseComes) {
     ASSERT_EQ(arbiter.due(), After(timing::kCause));
     EXPECT_EQ(arbiter.OnTime(After(timing::kCause - 0.01)).kind, Kind::kNone);
     const Action action = arbiter.OnTime(After(timing::kCause));
-    EXPECT_EQ(action.kind, Kind::kFailEverywhere);
+    EXPECT_EQ(action.kind, rank == 0 ? Kind::kFailEverywhere : Kind::kReport);
     EXPECT_EQ(action.status.message(), "broken");
     EXPECT_EQ(action.status.peer(), 2);
-    EXPECT_FALSE(arbiter.due());
+    EXPECT_EQ(arbiter.due().has_value(), rank != 0);
   }
+}
+
+// The connection of a rank that is left without rank 0 ends as this one's to rank 0 would a moment later.
+TEST(FailureArbiterTest, ABrokenConnectionWithoutRankZeroNamesBoth) {
+  FailureArbiter arbiter = Rank(2);
+  arbiter.On({Event::kBroken, Status(Code::kPeerLost, "rank 1 closed the connection", 1), kPlace}, kBegin);
+  arbiter.OnTime(After(timing::kCause));
+  ASSERT_EQ(arbiter.due(), After(timing::kCause + timing::kRootAnswer));
+  const Action action = arbiter.OnTime(After(timing::kCause + timing::kRootAnswer));
+  EXPECT_EQ(action.kind, Kind::kFailEverywhere);
+  EXPECT_EQ(action.status.code(), Code::kPeerLost);
+  EXPECT_EQ(action.status.message(),
+            "rank 1 closed the connection; and rank 0 does not answer: it is stopped, overloaded or cut off");
+  EXPECT_EQ(action.status.peer(), 1);
+}
+
+TEST(FailureArbiterTest, ABrokenConnectionToRankZeroIsNamedOnce) {
+  FailureArbiter arbiter = Rank(2);
+  arbiter.On({Event::kBroken, Status(Code::kPeerLost, "rank 0 cannot be reached", 0), kPlace}, kBegin);
+  arbiter.OnTime(After(timing::kCause));
+  const Action action = arbiter.OnTime(After(timing::kCause + timing::kRootAnswer));
+  EXPECT_EQ(action.status.message(), "rank 0 cannot be reached");
+  EXPECT_EQ(action.status.peer(), 0);
 }
 
 TEST(FailureArbiterTest, TheCauseOfABrokenConnectionComesFirst) {
