@@ -117,6 +117,18 @@ def masked_tokens() -> Numbers:
     return fit(model, TEXT, TEXT)
 
 
+@program
+def words() -> Numbers:
+    texts = np.array(["a b c", "b c d e", "c", "a a a", "e f"] * 6)[:, np.newaxis]
+    table = layers.TextVectorization(max_tokens=10, output_sequence_length=4)
+    table.adapt(texts)
+    last = [layers.Embedding(10, 4), layers.GlobalAveragePooling1D(), layers.Dense(1)]
+    model = keras.Sequential([keras.Input((1,), dtype="string"), table, *last])
+    model.compile("adam", "mse")
+    history = model.fit(tf.constant(texts), Y[:30], batch_size=8, epochs=2, verbose=0).history
+    return {"history": history, "predicted": model.predict(tf.constant(texts), verbose=0)}
+
+
 def embeddings(optimizer: Any) -> Numbers:
     """Tokens come several times in a batch, places once."""
     tokens, places = layers.Embedding(20, 4), layers.Embedding(7, 4)

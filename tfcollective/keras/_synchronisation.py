@@ -97,7 +97,8 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         self._progress.step(self, logs, last=True)
 
     def _broadcast(self, more: Sequence[Any], own: Collection[int] = ()) -> None:
-        variables = distinct([*self.model.weights, *more])
+        # A table of words is a weight in Keras 2; it cannot be assigned.
+        variables = [one for one in distinct([*self.model.weights, *more]) if hasattr(one, "assign")]
         local = self._local.keys().union(own)
         with assigned_weights([self.model]):
             broadcast_variables([v for v in variables if variable_key(v) not in local], root_rank=self._root_rank)
