@@ -23,6 +23,7 @@ It is changed when ``tfcollective.keras`` is imported. The first optimizer would
 * ``BatchNormalization(synchronized=True)`` takes its moments over all ranks: see ``tfcollective.keras._normalization``.
 * Optimizers in an elastic job: their updates make new buffers, since a commit holds the old ones: see
   ``tfcollective.keras._new_buffers``.
+* What ``fit`` iterates over: rows are sampled, see ``tfcollective.keras._row_sample``.
 * Optimizers whose gradients no rank has reduced: their first update is an error, see ``tfcollective.keras._alone``.
 """
 
@@ -43,6 +44,7 @@ from tfcollective._runtime.communicator import Min
 from tfcollective.keras import _alone as alone
 from tfcollective.keras import _copies as copies
 from tfcollective.keras import _new_buffers as new_buffers
+from tfcollective.keras import _row_sample as row_sample
 from tfcollective.keras._elastic_fit import elastic_callback, fit_elastically
 from tfcollective.keras._global_mean import weigh_by_loss
 from tfcollective.keras._normalization import synchronize_keras
@@ -83,6 +85,7 @@ def install(keras: Any) -> None:
     _add_lr(keras.optimizers.Optimizer)
     new_buffers.install(keras)
     alone.install(keras)
+    row_sample.install(keras, copies.replace_method)
     training.install(keras, copies.replace_method)
     copies.replace_method(keras.Model, "predict", _predict)
     scaler = getattr(keras.optimizers, "LossScaleOptimizer", None)
@@ -176,7 +179,9 @@ def _fit(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) ->
 def _fit_together(original: Callable[..., Any], model: Any, **arguments: Any) -> Any:
     options = elastic_callback(arguments["callbacks"])
     ours = together(model, arguments, elastic=options is not None)
-    with reductions.training(own_step=train_step_is_own(model)), added_callback(model, arguments, ours):
+    sample = None if ours is None else ours.sample
+    training_ = reductions.training(own_step=train_step_is_own(model))
+    with training_, added_callback(model, arguments, ours), row_sample.sampling(sample):
         if options is None:
             return original(model, **arguments)
         return fit_elastically(original, model, arguments, options)

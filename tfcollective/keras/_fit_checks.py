@@ -18,9 +18,10 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.settings import variable
+from tfcollective.keras._shared_rows import of_batches, of_own_data
 from tfcollective.keras._variables import layers_of
 from tfcollective.keras.callbacks import BestModelCheckpoint
-from tfcollective.tensorflow._dataset_order import content_of, left_to_chance
+from tfcollective.tensorflow._dataset_order import batch_size_of, content_of, left_to_chance
 from tfcollective.tensorflow._names import without_numbers
 
 _ROWS = 64  # that are looked at of an array, from its first to its last
@@ -41,6 +42,8 @@ class FitPlan:
         tables: (layer, digest) of vocabularies and of boundaries.
         files: (callback, path) that Keras's callbacks write.
         backup: where Keras's own BackupAndRestore keeps its backup.
+        elements: the structure and the types of a batch; None where its rows are not sampled.
+        batch_size: in rows; None where it is not known.
         averages: whether moving statistics are averaged; the first rank's setting counts.
         checks: whether ``fit`` gives advice; the first rank's setting counts.
     """
@@ -52,11 +55,19 @@ class FitPlan:
     tables: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
     backup: str | None
+    elements: str | None = None
+    batch_size: int | None = None
     averages: bool = True
     checks: bool = True
 
 
-def plan_of(model: Any, arguments: Mapping[str, Any], callbacks: Sequence[Any], params: Mapping[str, Any]) -> FitPlan:
+def plan_of(
+    model: Any,
+    arguments: Mapping[str, Any],
+    callbacks: Sequence[Any],
+    params: Mapping[str, Any],
+    elements: str | None = None,
+) -> FitPlan:
     """Returns this rank's plan.
 
     Args:
@@ -64,6 +75,7 @@ def plan_of(model: Any, arguments: Mapping[str, Any], callbacks: Sequence[Any], 
         arguments: of ``fit``, by name.
         callbacks: of ``fit``.
         params: what Keras tells callbacks.
+        elements: see ``FitPlan``.
     """
     given = arguments.get("validation_data") is not None or arguments.get("validation_split")
     return FitPlan(
@@ -74,6 +86,8 @@ def plan_of(model: Any, arguments: Mapping[str, Any], callbacks: Sequence[Any], 
         tables=tuple(_tables(model)),
         files=tuple(_files(callbacks)),
         backup=_backup(callbacks),
+        elements=elements,
+        batch_size=_batch_size(arguments),
         averages=runtime.settings().average_statistics,
         checks=runtime.settings().fit_checks,
     )
@@ -89,23 +103,66 @@ def validate_together(plans: Sequence[FitPlan]) -> bool:
     return plans[0].validation is not None and len({plan.validation for plan in plans}) == 1
 
 
-def advice(plans: Sequence[FitPlan]) -> list[str]:
+def compare_rows(plans: Sequence[FitPlan], *, slices: bool) -> bool:
+    """True if ranks sample their rows, and there is no advice on their data already.
+
+    Args:
+        plans: of all ranks.
+        slices: see ``advice``.
+    """
+    check = _other_data if slices else _equal_data
+    return any(plan.elements is not None for plan in plans) and check(plans) is None
+
+
+def advice(plans: Sequence[FitPlan], *, divides: bool = False, slices: bool = False) -> list[str]:
     """Returns one line for each thing that is probably a mistake.
 
     Args:
         plans: of all ranks, in their order.
+        divides: ``fit`` divides the work by itself: rank 0 alone writes, and ranks draw random numbers of their own.
+        slices: all ranks read the same batches, of which they take slices.
     """
     checks: tuple[Callable[[Sequence[FitPlan]], str | None], ...] = (
-        _equal_data,
-        _equal_seeds,
+        _other_data if slices else _equal_data,
+        _other_steps,
+        _other_elements,
+        _other_batch_sizes,
         _other_tables,
-        _shared_files,
-        _backups,
+        *(() if divides else (_equal_seeds, _shared_files, _backups)),
     )
     return [f"fit: {text}. {_SILENCE}" for text in (check(plans) for check in checks) if text is not None]
 
 
+def undivided_rows(samples: Sequence[Any], ranks: Sequence[int], *, slices: bool) -> str | None:
+    """Returns a line if ranks have trained on the same rows; see ``_shared_rows``.
+
+    Args:
+        samples: of all ranks, see ``RowSample.end``.
+        ranks: their numbers.
+        slices: see ``advice``.
+    """
+    found = of_batches(samples) if slices else of_own_data(samples)
+    if not found:
+        return None
+    first, second = (ranks[place] for place in found[0].ranks)
+    share = (
+        f"of a sample of {found[0].rows} rows that rank {first} trained on in the first epoch, rank {second} trained "
+        f"on {found[0].found:.0%}, too"
+    )
+    if slices:
+        text = (
+            f"ranks read the data in different orders, so that their slices of a batch overlap: {share}, and other "
+            "rows were trained on by no rank. Give all ranks one order: sort what os.listdir and glob return, and seed "
+            "generators of the script's own, such as random.Random()"
+        )
+    else:
+        named = sorted({ranks[place] for one in found for place in one.ranks})
+        text = f"ranks {', '.join(map(str, named))} have trained on the same rows: {share}. {_GIVE_PARTS}"
+    return f"fit: {text}. {_SILENCE}"
+
+
 _SILENCE = f"If it is meant: {variable('fit_checks')}=0 leaves out the checks of fit"
+_GIVE_PARTS = "Give every rank its part, x[rank()::size()] of arrays, or tfcollective.keras.shard(dataset)"
 
 
 def _same(values: Iterable[str | None]) -> bool:
@@ -117,9 +174,51 @@ def _equal_data(plans: Sequence[FitPlan]) -> str | None:
     if not _same(plan.data for plan in plans):
         return None
     return (
-        f"all {len(plans)} ranks have the same data, so an epoch trains on each row {len(plans)} times: give every "
-        "rank its part, x[rank()::size()] of arrays, or tfcollective.keras.shard(dataset)"
+        f"all {len(plans)} ranks have the same data, so an epoch trains on each row {len(plans)} times. {_GIVE_PARTS}"
     )
+
+
+def _other_data(plans: Sequence[FitPlan]) -> str | None:
+    if len({plan.data for plan in plans} - {None}) < 2:
+        return None
+    return (
+        "ranks have different data, and each trains on a slice of its batches, so that other rows are trained on by no "
+        "rank: give all ranks the same data, or pass DataParallel(auto_shard_dataset=False)"
+    )
+
+
+def _other_steps(plans: Sequence[FitPlan]) -> str | None:
+    epochs = _differing([(plan.schedule[0], plan.schedule[1]) for plan in plans], "epochs {0[0]} to {0[1]}")
+    batches = _differing([plan.schedule[2] for plan in plans], "{0} batches in an epoch")
+    if epochs is None and batches is None:
+        return None
+    return (
+        f"{epochs or batches}: training fails when the first rank ends, as the others wait for its gradients. Pass the "
+        "same epochs and steps_per_epoch on all ranks, or divide the data with tfcollective.keras.shard(dataset), "
+        "which gives all ranks equally many rows"
+    )
+
+
+def _other_elements(plans: Sequence[FitPlan]) -> str | None:
+    found = _differing([plan.elements for plan in plans], "batches of {0}")
+    return None if found is None else f"{found}: give all ranks data of one structure and type"
+
+
+def _other_batch_sizes(plans: Sequence[FitPlan]) -> str | None:
+    found = _differing([plan.batch_size for plan in plans], "batches of {0} rows")
+    if found is None:
+        return None
+    return f"{found}: gradients are averaged over the ranks, so that a row of a smaller batch counts more"
+
+
+def _differing(values: Sequence[Any], text: str) -> str | None:
+    """Names the first two ranks whose values differ; None if all known values are equal."""
+    known = [(rank, value) for rank, value in enumerate(values) if value is not None]
+    other = next(((rank, value) for rank, value in known if value != known[0][1]), None)
+    if other is None:
+        return None
+    (first, mine), (second, theirs) = known[0], other
+    return f"ranks differ: {text.format(mine)} on rank {first}, {text.format(theirs)} on rank {second}"
 
 
 def _equal_seeds(plans: Sequence[FitPlan]) -> str | None:
@@ -170,6 +269,13 @@ def _backups(plans: Sequence[FitPlan]) -> str | None:
         "Keras's BackupAndRestore restores the rank that has it: after a restart, ranks would begin in other epochs, "
         "or write one file. Use tfcollective.keras.BackupAndRestore on all ranks"
     )
+
+
+def _batch_size(arguments: Mapping[str, Any]) -> int | None:
+    x, given = arguments.get("x"), arguments.get("batch_size")
+    if isinstance(x, tf.data.Dataset):
+        return batch_size_of(x)
+    return given if isinstance(given, int) else None
 
 
 def _data(x: Any, y: Any) -> str | None:

@@ -6,21 +6,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.log import get_logger
 from tfcollective._base.settings import variable
 from tfcollective._runtime import ProcessSet
-from tfcollective.keras._fit_checks import advice, are_in_step, plan_of, validate_together
+from tfcollective.keras._fit_checks import (
+    advice,
+    are_in_step,
+    compare_rows,
+    plan_of,
+    undivided_rows,
+    validate_together,
+)
 from tfcollective.keras._optimizers import distributed_states
 from tfcollective.keras._parallel import mode
 from tfcollective.keras._replica_state import average_statistics, differing_state, local_keys
+from tfcollective.keras._row_sample import NO_SAMPLE, RowSample
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.tensorflow._objects import allgather_object
 
 _LOG = get_logger(__name__)
 _said: set[str] = set()
+_SAMPLED = "_tfcollective_sampled"  # of a model: that its rows have been sampled
 
 
 class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
@@ -36,36 +46,51 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         callbacks: the user's.
         process_set: whose ranks train together; all if None.
         elastic: ``fit`` divides the data itself, and ranks that join come into the middle of it.
+        sample: of the rows of the first epoch; None: they are not sampled.
     """
 
     def __init__(
-        self, arguments: Mapping[str, Any], callbacks: list[Any], process_set: ProcessSet | None, elastic: bool
+        self,
+        arguments: Mapping[str, Any],
+        callbacks: list[Any],
+        process_set: ProcessSet | None,
+        elastic: bool,
+        sample: RowSample | None,
     ) -> None:
         super().__init__()
+        self.sample = sample
         self._arguments, self._callbacks = arguments, callbacks
         self._process_set = process_set
         self._elastic = elastic
-        self._divided = mode.active() is not None  # ranks have equal data and seeds
+        division = mode.active()
+        self._divides = division is not None
+        self._slices = division is not None and division.slices(arguments.get("x"))
         self._in_step = self._validates = False
         self._averages, self._checks = runtime.settings().average_statistics, runtime.settings().fit_checks
         self._first_epoch: int | None = None
+        self._compares_rows = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Compares, and says what is probably not meant."""
         if self._elastic:
             self._in_step = self._validates = True  # all ranks pass the same arguments
         elif not self._alone():
-            mine = plan_of(self.model, self._arguments, self._callbacks, self.params)
+            elements = None if self.sample is None else self.sample.elements
+            mine = plan_of(self.model, self._arguments, self._callbacks, self.params, elements)
             plans = allgather_object(mine, name="start of fit", process_set=self._process_set)
             self._in_step = are_in_step(plans)
             self._validates = self._in_step and validate_together(plans)
             self._averages, self._checks = plans[0].averages, plans[0].checks
-            if self._checks and len(plans) > 1 and not self._divided:  # a rank that has yet to join the others is alone
-                self._say(advice(plans))
+            if self._checks and len(plans) > 1:  # a rank that has yet to join the others is alone
+                self._say(advice(plans, divides=self._divides, slices=self._slices))
+                self._compares_rows = self._in_step and compare_rows(plans, slices=self._slices)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Notes the first one."""
-        self._first_epoch = epoch if self._first_epoch is None else self._first_epoch
+        """Notes the first one, of which rows are sampled."""
+        if self._first_epoch is None:
+            self._first_epoch = epoch
+            if self._compares_rows and self.sample is not None:
+                self.sample.begin(self.params.get("steps"))
 
     def on_test_begin(self, logs: Any = None) -> None:
         """A validation begins: with the statistics of all ranks."""
@@ -76,6 +101,9 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         """Makes statistics equal, and looks at what else is not."""
         if not self._in_step or self._alone():
             return
+        if self._compares_rows:
+            self._compares_rows = False
+            self._compare_rows()
         self._average(f"epoch {epoch}")
         if self._checks and self._is_time_to_compare(epoch):
             self._compare(f"epoch {epoch}")
@@ -105,15 +133,23 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             )
             self._say([text])
 
+    def _compare_rows(self) -> None:
+        """Says if ranks have trained on the same rows."""
+        mine = NO_SAMPLE if self.sample is None else self.sample.end()
+        samples = runtime.get_communicator(self._process_set).allgather(mine[np.newaxis], name="samples of rows")
+        members = runtime.members(self._process_set)
+        line = undivided_rows(list(samples), members.ranks, slices=self._slices) if members.rank == 0 else None
+        self._say([] if line is None else [line], "rows")
+
     def _alone(self) -> bool:
         return runtime.members(self._process_set, outside=True).size == 1
 
-    def _say(self, lines: list[str]) -> None:
-        """Logs on one rank, and each line once a process."""
+    def _say(self, lines: list[str], topic: str = "") -> None:
+        """Logs on one rank, and once a process: each line, or one of each topic."""
         for line in lines:
-            if runtime.members(self._process_set, outside=True).rank == 0 and line not in _said:
+            if runtime.members(self._process_set, outside=True).rank == 0 and (topic or line) not in _said:
                 _LOG.warning("%s", line)
-            _said.add(line)
+            _said.add(topic or line)
 
 
 def together(model: Any, arguments: Mapping[str, Any], *, elastic: bool) -> TogetherCallback | None:
@@ -135,7 +171,16 @@ def together(model: Any, arguments: Mapping[str, Any], *, elastic: bool) -> Toge
     process_set = sets[0] if sets else None
     if any(one is not process_set for one in sets) or not runtime.members(process_set, outside=True).included:
         return None
-    return TogetherCallback(arguments, callbacks, process_set, elastic)
+    sample = None if elastic else _sample_of(model)
+    return TogetherCallback(arguments, callbacks, process_set, elastic, sample)
+
+
+def _sample_of(model: Any) -> RowSample | None:
+    """The sample for the first ``fit`` of a model; None for others, so that a loop of them costs nothing."""
+    if not runtime.settings().fit_checks or not tf.executing_eagerly() or getattr(model, _SAMPLED, False):
+        return None
+    object.__setattr__(model, _SAMPLED, True)
+    return RowSample()
 
 
 @contextmanager

@@ -102,15 +102,27 @@ def content_of(dataset: Any) -> list[Any] | None:
 
 def gives_batches(dataset: Any) -> bool:
     """True if the dataset's elements are batches that ``batch`` has made; not if another function takes them apart."""
+    return _batching(dataset) is not None
+
+
+def batch_size_of(dataset: Any) -> int | None:
+    """The number of rows of the batches that ``batch`` has made; None if they are not known."""
+    size = getattr(_batching(dataset), "_batch_size", None)
+    value = tf.get_static_value(size) if tf.is_tensor(size) else size
+    return None if value is None else int(value)
+
+
+def _batching(dataset: Any) -> Any:
+    """The part of a pipeline that makes its elements batches; None if there is none."""
     part = dataset
     while part is not None:
         kind = type(part).__name__.strip("_")
         if kind in ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset", "ParallelMapAndBatchDataset"):
-            return True
+            return part
         if kind in ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset", "ParallelInterleaveDataset"):
-            return False
+            return None
         part = next(iter(_made_from(part)), None)
-    return False
+    return None
 
 
 def _made_from(part: Any) -> list[Any]:

@@ -123,6 +123,36 @@ def test_files_that_several_ranks_write_are_named(tmp_path: Path) -> None:
     assert files(plan(best), plan(best)) == []
 
 
+def test_other_steps_are_named() -> None:
+    (line,) = advice([PLAN, PLAN, replace(PLAN, schedule=(0, 2, 5))])
+    assert line.startswith("fit: ranks differ: 4 batches in an epoch on rank 0, 5 batches in an epoch on rank 2: ")
+    (line,) = advice([PLAN, replace(PLAN, schedule=(1, 2, 4))])
+    assert "epochs 0 to 2 on rank 0, epochs 1 to 2 on rank 1" in line
+    assert advice([PLAN, replace(PLAN, schedule=(0, 2, None))]) == []  # which is not known beforehand
+
+
+def test_other_pipelines_are_named() -> None:
+    (line,) = advice([replace(PLAN, elements=kind) for kind in ("float32 2-d", "float64 2-d")])
+    assert line.startswith("fit: ranks differ: batches of float32 2-d on rank 0, batches of float64 2-d on rank 1: ")
+    rows = tf.data.Dataset.from_tensor_slices((X, Y))
+    sizes = [plan(x=rows.batch(size).prefetch(1), y=None, batch_size=None) for size in (4, 8)]
+    assert [one.batch_size for one in sizes] == [4, 8]
+    (line,) = advice([replace(one, data=None) for one in sizes])
+    assert "batches of 4 rows on rank 0, batches of 8 rows on rank 1: gradients are averaged over the ranks" in line
+    assert plan(x=rows.batch(4).unbatch(), y=None).batch_size is None
+    assert plan(batch_size=8).batch_size == 8
+
+
+def test_ranks_that_divide_batches_have_one_data() -> None:
+    mine, other = plan(), plan(x=X[8:], y=Y[8:])
+    (line,) = advice([mine, other], divides=True, slices=True)
+    assert "ranks have different data" in line
+    assert "auto_shard_dataset=False" in line
+    assert advice([mine, mine], divides=True, slices=True) == advice([mine, other], divides=True) == []
+    (line,) = advice([mine, mine], divides=True)
+    assert "have the same data" in line
+
+
 def test_a_backup_that_ranks_share_is_named(tmp_path: Path) -> None:
     mine, other = (replace(plan(keras.callbacks.BackupAndRestore(str(tmp_path / name))), data=None) for name in "ab")
     without = replace(plan(), data=None)

@@ -8,6 +8,7 @@ there a rank takes every ``size``-th batch as it is: each value is computed of t
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._parallel.rows import Part, batches_of
+
+
+def _unwatched(dataset: Any, _division: Division | None) -> Any:
+    return dataset
 
 
 @dataclass(frozen=True)
@@ -53,20 +58,25 @@ class Division:
         begin = base * self.rank + _smaller(self.rank, extra)
         return begin, base * (self.rank + 1) + _smaller(self.rank + 1, extra)
 
-    def parts_of(self, dataset: Any) -> Any:
+    def parts_of(self, dataset: Any, watch: Callable[[Any, Division | None], Any] = _unwatched) -> Any:
         """The dataset of the parts (:meth:`part_of`) of the batches of `dataset`.
+
+        Args:
+            dataset: of batches.
+            watch: gets a dataset of whole batches, perhaps of what their rows are computed of, and how they are
+                divided, None if each rank takes all of them; returns an equal one.
 
         Raises:
             UnsupportedError: the ranks' elements would have different orders.
         """
-        if not self._shards(dataset):
+        if not self.slices(dataset):
             alone = dataclasses.replace(self, shards_data=False)
-            return dataset.map(lambda *batch: alone.part_of(_element(dataset, batch)))
+            return watch(dataset, None).map(lambda *batch: alone.part_of(_element(dataset, batch)))
         dataset = _in_order(dataset)
         batches = batches_of(dataset)
         if batches is None:
-            return dataset.map(lambda *batch: self.part_of(_element(dataset, batch)))
-        return batches.slices(self._bounds)
+            return watch(dataset, self).map(lambda *batch: self.part_of(_element(dataset, batch)))
+        return batches.slices(self._bounds, lambda source: watch(source, self))
 
     def whole_batches_of(self, dataset: Any, together: int = 1) -> Any:
         """The dataset of this rank's whole batches: ranks take `together` of them in turns.
@@ -74,7 +84,7 @@ class Division:
         Raises:
             UnsupportedError: the ranks' elements would have different orders.
         """
-        if not self._shards(dataset):
+        if not self.slices(dataset):
             return dataset
         dataset = _in_order(dataset)
         if together > 1:
@@ -88,8 +98,11 @@ class Division:
         """True if this rank takes what is at `place`, as ranks take turns."""
         return place % self.size == self.rank if self.shards_data else True
 
-    def _shards(self, dataset: Any) -> bool:
-        policy = dataset.options().experimental_distribute.auto_shard_policy
+    def slices(self, data: Any) -> bool:
+        """True if ranks take slices of the batches of these data, False if each takes all that it is given."""
+        if not isinstance(data, tf.data.Dataset):
+            return self.shards_data
+        policy = data.options().experimental_distribute.auto_shard_policy
         return self.shards_data and policy is not tf.data.experimental.AutoShardPolicy.OFF
 
 

@@ -16,6 +16,7 @@ from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._parallel.randomness import set_apart
 from tfcollective.keras._parallel.run import is_of_training, result_of_run, run
 from tfcollective.keras._parallel.step import current_step, sum_of_all, update_mean
+from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._objects import broadcast_object
 
 
@@ -50,7 +51,7 @@ def _make_handler(original: Callable[..., Any], handler: Any, *args: Any, **kwar
         return
     _check(handler, **kwargs)
     if is_of_training():
-        handler._dataset = division.parts_of(handler._dataset)
+        handler._dataset = division.parts_of(handler._dataset, watched)
         return
     steps, together = handler._inferred_steps, int(handler._steps_per_execution)
     data = handler._dataset if steps is None else handler._dataset.take(steps)

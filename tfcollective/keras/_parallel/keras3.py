@@ -13,6 +13,7 @@ from tfcollective._runtime.communicator import Min
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
 from tfcollective.keras._parallel.step import Step, current_step, sum_of_all, update_mean, within
+from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._reductions import unnoted
 
 
@@ -40,7 +41,7 @@ def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kw
     if run.division is None:
         return
     if is_of_training():
-        iterator._distributed_dataset = run.division.parts_of(iterator._distributed_dataset)
+        iterator._distributed_dataset = run.division.parts_of(iterator._distributed_dataset, watched)
         return
     if iterator.steps_per_epoch:
         together = iterator.steps_per_execution

@@ -82,8 +82,13 @@ class Batches(NamedTuple):
     repeats: bool
     whole: Any
 
-    def slices(self, bounds: Bounds) -> Any:
-        """The dataset of a rank's parts of the batches, which are slices."""
+    def slices(self, bounds: Bounds, watch: Callable[[Any], Any] = _unchanged) -> Any:
+        """The dataset of a rank's parts of the batches, which are slices.
+
+        Args:
+            bounds: of the slices.
+            watch: gets the dataset of the whole batches of the source, returns an equal one.
+        """
 
         def chosen(*batch: Any) -> Any:
             rows = self._element(batch)
@@ -100,7 +105,7 @@ class Batches(NamedTuple):
         def part(totals: Any, counts: Any, rows: Any) -> Part:
             return Part(totals[0], rows if always_full else tf.nest.map_structure(lambda one: one[: counts[0]], rows))
 
-        uncomputed = self.rows.source.batch(self.size, drop_remainder=self.drops_last).map(chosen).unbatch()
+        uncomputed = watch(self.rows.source.batch(self.size, drop_remainder=self.drops_last)).map(chosen).unbatch()
         computed = self._computed(uncomputed, lambda total, count, row: (total, count, self.rows.compute(row)))
         slices = computed.batch(max(end - begin, 1), drop_remainder=self.drops_last)
         for move in self.moves:
@@ -142,15 +147,20 @@ class Gathered(NamedTuple):
     gather: Callable[[Any, Any], Any]
     whole: Any
 
-    def slices(self, bounds: Bounds) -> Any:
-        """The dataset of a rank's parts of the batches, which are slices."""
+    def slices(self, bounds: Bounds, watch: Callable[[Any], Any] = _unchanged) -> Any:
+        """The dataset of a rank's parts of the batches, which are slices.
+
+        Args:
+            bounds: of the slices.
+            watch: gets the dataset of the places of whole batches, returns an equal one.
+        """
 
         def part(places: Any, arrays: Any) -> Part:
             total = tf.size(places, tf.int64)
             begin, end = bounds(total)
             return Part(total, self.gather(places[begin:end], arrays))
 
-        return self._gathered(self.places, part)
+        return self._gathered(watch(self.places), part)
 
     def every(self, size: int, place: int) -> Any:
         """The dataset of the whole batches at `place`, `place` + `size` and so on."""
