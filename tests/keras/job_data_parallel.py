@@ -571,7 +571,7 @@ def compared(name: str, one: Numbers) -> bool:
     return not lines
 
 
-if __name__ == "__main__":
+def main() -> None:
     place, wanted = Path(sys.argv[1]), sys.argv[2:] or list(programs)
     tfk.init()
     if tfk.size() == 1:
@@ -580,3 +580,7 @@ if __name__ == "__main__":
     ones = pickle.loads(place.read_bytes())
     alike = [compared(name, ones[name]) for name in wanted]
     sys.exit(not all(alike))
+
+
+if __name__ == "__main__":
+    main()

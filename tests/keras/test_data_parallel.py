@@ -61,6 +61,15 @@ def test_batches_smaller_than_three_ranks(one_process: str) -> None:
     assert done.stdout.count("ok ") == 3 * len(names)
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not KERAS_3, reason="not tried with Keras 2")
+def test_more_programs_on_two_ranks(tmp_path: Path) -> None:
+    job = JOB.with_name("job_data_parallel_more.py")
+    run_job(job, 1, str(tmp_path / "numbers"))
+    done = run_job(job, 2, str(tmp_path / "numbers"))
+    assert done.stdout.count("ok ") == 2 * job.read_text().count("@program\n")
+
+
 @pytest.mark.skipif(KERAS_3, reason="with Keras 3 it is one of the programs of the other tests")
 def test_evaluation_after_training_by_hand(one_process: str) -> None:
     run_job(JOB, 2, one_process, "evaluation_of_a_script_that_divides_by_hand")

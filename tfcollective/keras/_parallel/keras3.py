@@ -50,7 +50,7 @@ def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kw
         return
     dataset = run.division.whole_batches_of(iterator._distributed_dataset)
     iterator._distributed_dataset = dataset
-    iterator.data_adapter = _Counted(iterator.data_adapter, dataset)
+    iterator.data_adapter = _Counted(iterator.data_adapter, dataset, run.division)
     iterator._num_batches = iterator.data_adapter.num_batches
 
 
@@ -84,16 +84,18 @@ def _agree_on_end(iterator: Any) -> None:
 
 
 class _Counted:
-    """A data adapter with this rank's number of batches.
+    """A data adapter with this rank's number of batches. Keras makes a step too many where it does not know it, and
+    that counts in means over batches, as of the loss of an output.
 
     Each iterator that begins moves the seeds of a ``shuffle`` that training and validation may share. Keras begins one
     before the batches and one after them, but none after no batches.
     """
 
-    def __init__(self, adapter: Any, dataset: Any) -> None:
+    def __init__(self, adapter: Any, dataset: Any, division: Division) -> None:
         self._adapter, self._dataset, self._begun = adapter, dataset, False
-        cardinality = int(dataset.cardinality())
-        self.num_batches = cardinality if cardinality >= 0 else None
+        cardinality, whole = int(dataset.cardinality()), adapter.num_batches
+        mine = None if whole is None else sum(map(division.takes, range(whole)))
+        self.num_batches = cardinality if cardinality >= 0 else mine
 
     def on_epoch_begin(self) -> None:
         self._begun = True

@@ -122,8 +122,9 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         run.place += runtime.size()
 
     def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts rows."""
-        self.rows.append(int(tf.nest.flatten(logs["outputs"])[0].shape[0]))
+        """Counts rows. Keras 3 makes a number of an output of one element, and takes dictionaries apart."""
+        output = tf.nest.flatten(logs)[0]
+        self.rows.append(int(output.shape[0]) if hasattr(output, "shape") else 1)
 
 
 def _in_order(everyones: Sequence[tuple[list[int], Any]]) -> Any:
