@@ -111,6 +111,5 @@ def _untrained(model: Any) -> Sequence[Any]:
 
 def _is_number(variable: Any) -> bool:
     dtype = tf.as_dtype(getattr(variable, "dtype", tf.string))  # Keras 2's tables of words have none
-    return (dtype.is_floating or dtype.is_integer or dtype.is_bool) and tf.TensorShape(
-        variable.shape
-    ).num_elements() > 0
+    is_number = dtype.is_floating or dtype.is_integer or dtype.is_bool
+    return bool(is_number) and bool(tf.size(tf.convert_to_tensor(variable)) > 0)  # its own shape may be unknown
