@@ -420,6 +420,15 @@ def evaluation_and_prediction() -> Numbers:
 
 
 @program
+def a_model_that_a_prediction_builds() -> Numbers:
+    model = keras.Sequential([layers.Dense(8, "tanh"), layers.Dense(1)])
+    predicted = model.predict(X[:3], verbose=0)
+    kernel = np.asarray(model.layers[1].kernel)
+    model.compile("sgd", "mse", metrics=["mae"])
+    return {**fit(model), "predicted": predicted, "kernel": kernel}
+
+
+@program
 def evaluation_of_a_script_that_divides_by_hand() -> Numbers:
     model = dense(metrics=["mae"])
     if tfk.size() == 1:

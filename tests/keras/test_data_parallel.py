@@ -22,7 +22,7 @@ JOB = Path(__file__).with_name("job_data_parallel.py")
 # Those that depend on how batches are cut: with three ranks some have no rows, and evaluate no batch.
 CUT = (
     "batches_smaller_than_the_world one_row_at_a_time a_dataset eagerly single_batches evaluation_and_prediction "
-    "a_dataset_whose_rows_are_computed steps_of_validation "
+    "a_dataset_whose_rows_are_computed steps_of_validation a_model_that_a_prediction_builds "
     "masked_tokens batch_normalization batch_normalization_in_a_step_of_its_own"
 )
 SCRIPT = """

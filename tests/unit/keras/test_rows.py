@@ -172,6 +172,12 @@ NOT_DIVIDED: dict[str, Callable[[], Data]] = {
     "sources of unequal shapes": lambda: (
         numbers().map(tf.range).filter(lambda row: True).map(lambda row: tf.reduce_sum(row)).batch(4)
     ),
+    "random boxes": lambda: (
+        numbers().map(lambda row: tf.image.sample_distorted_bounding_box((99, 99, 3), tf.zeros((1, 1, 4)))[0]).batch(4)
+    ),
+    "windows of a series": lambda: tf.keras.utils.timeseries_dataset_from_array(
+        np.zeros((2000, 2), np.float32), np.zeros(2000), sequence_length=4, batch_size=5, shuffle=True
+    ),
     "ragged": lambda: numbers().map(lambda row: tf.ragged.range([row, row])).batch(4),
 }
 

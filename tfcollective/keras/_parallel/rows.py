@@ -15,6 +15,7 @@ one, datasets are divided after their rows are computed, which is slower and giv
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,11 +25,13 @@ import tensorflow as tf
 _AUTO = (tf.data.experimental.AutoShardPolicy.AUTO, tf.data.experimental.AutoShardPolicy.HINT)
 # Operations whose results may depend on how often they have run. Stateless random numbers do not.
 _STATEFUL = re.compile(
-    "^(?!Stateless)(.*Random.*|.*TruncatedNormal|Multinomial|Rng.*|Stateful(?!PartitionedCall).*|.*PyFunc.*|Assign.*|.*Iterator.*|"
-    ".*Queue.*|Shuffle.*|LookupTable(Insert|Import|Remove).*)$"
+    "^(?!Stateless)(.*Random.*|.*TruncatedNormal|Multinomial|Rng.*|.*CandidateSampler|SampleDistorted.*|Skipgram|"
+    "NonDeterministicInts|Timestamp|Stateful(?!PartitionedCall).*|.*PyFunc.*|Assign.*|Resource(Scatter|StridedSlice).*|"
+    ".*Iterator.*|.*Queue.*|Shuffle.*|LookupTable(Insert|Import|Remove).*)$"
 )
 Bounds = Callable[[Any], tuple[Any, Any]]  # of the number of rows of a batch: where a rank's slice begins and ends
 _MOST_BYTES = 1 << 28  # of a source in memory; see _seeds_of
+_SMALL_ROW = 1 << 12  # bytes; it costs nothing to copy so many
 
 
 def _unchanged(row: Any) -> Any:
@@ -215,7 +218,7 @@ def _batches(dataset: Any) -> Batches | None:
         return None
     rows = _rows(one._input_dataset)
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    if not rows.functions or not _has_equal_shapes(rows.source):
+    if not rows.functions or not _has_equal_shapes(rows.source) or _is_wider(rows.source, one._input_dataset):
         return None
     if policy in _AUTO and not all(_is_pure(function) for function in rows.functions):
         return None
@@ -230,6 +233,19 @@ def _is_dense(dataset: Any) -> bool:
 def _has_equal_shapes(dataset: Any) -> bool:
     """True if it is sure that batches of the elements can be formed."""
     return _is_dense(dataset) and all(spec.shape.is_fully_defined() for spec in tf.nest.flatten(dataset.element_spec))
+
+
+def _is_wider(source: Any, computed: Any) -> bool:
+    """True if batches and shuffles of the source would take much more memory, as of series that windows are cut of."""
+    return _bytes_of_row(source) > _SMALL_ROW + 2 * _bytes_of_row(computed)
+
+
+def _bytes_of_row(dataset: Any) -> int:
+    """At least so many: unknown dimensions count as 1."""
+    return sum(
+        spec.dtype.size * math.prod(size or 1 for size in spec.shape) if spec.shape.rank else spec.dtype.size
+        for spec in tf.nest.flatten(dataset.element_spec)
+    )
 
 
 def _rows(dataset: Any) -> _Rows:

@@ -82,6 +82,8 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
     """``Model.evaluate``, with every ``size``-th batch; returns on all ranks what one process returns."""
     if runtime.rank() != 0:
         arguments["verbose"] = 0
+    if _gets_weights(model, division):
+        return original(model, **arguments)
     check_metrics(leaves_of(_known_metrics(model)))
     if not isinstance(arguments.get("callbacks"), tf.keras.callbacks.CallbackList):  # that of fit has one
         arguments["callbacks"] = [CountBatches(), *_listed(arguments.get("callbacks"))]
@@ -92,10 +94,12 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
 
 def predict(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
     """``Model.predict``, with every ``size``-th batch; returns all rows on all ranks, in the order of the data."""
-    counts = CountBatches()
-    arguments["callbacks"] = [counts, *_listed(arguments.get("callbacks"))]
     if runtime.rank() != 0:
         arguments["verbose"] = 0
+    if _gets_weights(model, division):
+        return original(model, **arguments)
+    counts = CountBatches()
+    arguments["callbacks"] = [counts, *_listed(arguments.get("callbacks"))]
     with running(division, predicts=True), _single_steps(model), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         try:
@@ -104,6 +108,12 @@ def predict(original: Callable[..., Any], model: Any, arguments: dict[str, Any],
             mine = None
     everyones = allgather_object((counts.rows, mine), name="predictions")
     return _in_order(everyones) if any(rows for rows, _ in everyones) else mine
+
+
+def _gets_weights(model: Any, division: Division) -> bool:
+    """True if an evaluation or prediction makes the model's weights: each rank does all of it, as one without batches
+    would have none."""
+    return division.shards_data and run.division is None and not model.built
 
 
 class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
