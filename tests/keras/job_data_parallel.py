@@ -5,6 +5,7 @@ Arguments: a file, into which one process writes its numbers, and which several 
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
 import tempfile
@@ -536,6 +537,20 @@ def a_restored_backup() -> Numbers:
         except InterruptedError:
             return fit(dense(optimizer="adam"), epochs=4, shuffle=False, callbacks=[backup])
     raise AssertionError("it has not been interrupted")
+
+
+@program_of_keras_3  # Keras 2 cannot compile a copy by its configuration
+def copies_of_a_model() -> Numbers:
+    model = dense(optimizer=keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)))
+    first = fit(model)
+    cloned = keras.models.clone_model(model)
+    cloned.compile_from_config(model.get_compile_config())
+    cloned.set_weights(model.get_weights())
+    copied = [pickle.loads(pickle.dumps(model)), copy.deepcopy(model), cloned]
+    plain = dense()
+    second = fit(plain)
+    copied.append(dense(optimizer=pickle.loads(pickle.dumps(plain.optimizer))))
+    return {"first": first, "second": second, "copies": [fit(one) for one in copied]}
 
 
 class StopAt(keras.callbacks.Callback):

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -162,14 +162,18 @@ def _reduce(optimizer: Any) -> tuple[Any, ...]:
             "a DistributedOptimizer with local variables or groups of variables cannot be pickled without its model: "
             "pickle the model, or make the optimizer again"
         )
-    values: Sequence[Any] = values_of(optimizer)
-    arguments = (state.options, state.passes, values)
+    arguments = {
+        "options": state.options,
+        "passes": state.passes,
+        "saved": values_of(optimizer),
+        "divided": state.divided,
+    }
     kind, config = _plain_class(optimizer), configuration(optimizer)
     attributes = lost(optimizer, _made(kind, config, state.copy()))
     return _unpickled, (kind, config, arguments, attributes)
 
 
-def _unpickled(kind: type, config: dict[str, Any], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-    made = _made(kind, config, OptimizerState(*arguments))
+def _unpickled(kind: type, config: dict[str, Any], arguments: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    made = _made(kind, config, OptimizerState(**arguments))
     vars(made).update(attributes)
     return made

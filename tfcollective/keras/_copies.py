@@ -57,6 +57,7 @@ class _Recipe:
     passes: Passes
     groups: tuple[tuple[int, ...], ...]
     local: tuple[int, ...]
+    divided: bool
 
 
 def _recipe(state: OptimizerState, weights: Sequence[Any]) -> _Recipe:
@@ -70,9 +71,8 @@ def _recipe(state: OptimizerState, weights: Sequence[Any]) -> _Recipe:
             "weights cannot be copied: compile the copy with a DistributedOptimizer of its own"
         )
     grouped = tuple(tuple(places[key] for key in group) for group in groups)
-    return _Recipe(
-        replace(state.options, groups=()), state.passes, grouped, tuple(sorted(places[key] for key in local))
-    )
+    mine = tuple(sorted(places[key] for key in local))
+    return _Recipe(replace(state.options, groups=()), state.passes, grouped, mine, state.divided)
 
 
 def _cooked(recipe: _Recipe, weights: Sequence[Any]) -> OptimizerState:
@@ -83,7 +83,7 @@ def _cooked(recipe: _Recipe, weights: Sequence[Any]) -> OptimizerState:
             "DistributedOptimizer of its own"
         )
     groups = tuple(tuple(weights[place] for place in group) for group in recipe.groups)
-    state = OptimizerState(replace(recipe.options, groups=groups), recipe.passes)
+    state = OptimizerState(replace(recipe.options, groups=groups), recipe.passes, divided=recipe.divided)
     for place in recipe.local:
         state.local.add(weights[place])
     return state
