@@ -9,17 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-tf = pytest.importorskip("tensorflow")
+pytest.importorskip("tensorflow")
 
 from jobs import run_job
 from time_limits import within
 
-pytestmark = [
-    pytest.mark.tensorflow,
-    pytest.mark.multiprocess,
-    pytest.mark.long,
-    pytest.mark.skipif(not hasattr(tf.keras, "distribution"), reason="not all of them train with Keras 2 yet"),
-]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.long]
 JOB = Path(__file__).with_name("job_tutorials.py")
 SCRIPTS = sorted((Path(__file__).parents[2] / "examples" / "unmodified").glob("*.py"))
 DIVIDED = ("--data-parallel",)
