@@ -13,7 +13,7 @@ from fake_world import fake_world
 
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._parallel.division import Division, rows_of
-from tfcollective.keras._parallel.results import check_metrics
+from tfcollective.keras._parallel.results import check_metrics, merge
 from tfcollective.keras._parallel.rows import Part
 from tfcollective.keras._parallel.step import Step, divided_step, weigh
 
@@ -135,6 +135,38 @@ def test_nothing_computed_of_no_rows_counts() -> None:
 def test_even_parts_cost_no_operation() -> None:
     value = tf.constant(2.0)
     assert Step(tf.constant(4, tf.int64), tf.constant(8, tf.int64), 2, scales_loss=True).shared(value) is value
+
+
+class Most(tf.keras.metrics.Metric):
+    """Accepts no more than its name: Keras's ``get_config`` returns a dtype as well."""
+
+    def __init__(self, name: str = "most") -> None:
+        super().__init__(name=name)
+        self.most = self.add_weight(name="most", initializer="zeros")
+
+    def update_state(self, *_: Any) -> None: ...
+
+    def merge_state(self, metrics: Any) -> None:
+        self.most.assign(max(float(one.most) for one in metrics))
+
+    def result(self) -> Any:
+        return self.most
+
+
+def test_a_metric_of_few_arguments_is_merged() -> None:
+    metric = Most("best")
+    check_metrics([metric])
+    merge(metric, [[np.float32(1.0)], [np.float32(3.0)]])
+    assert float(metric.result()) == 3.0
+
+
+def test_a_metric_that_hides_arguments() -> None:
+    class Hidden(Most):
+        def __init__(self, limit: float) -> None:
+            super().__init__(f"above {limit}")
+
+    with pytest.raises(UnsupportedError, match=r"metric above 3: .* Hidden cannot be made again from its get_config"):
+        check_metrics([Hidden(3)])
 
 
 @pytest.mark.skipif(KERAS_2, reason="every metric of Keras 2 has merge_state")

@@ -6,6 +6,7 @@ of Keras 2, merges by itself. Any other is refused by name: a mean of ranks' res
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,11 @@ def leaves_of(metrics: Sequence[Any]) -> list[Any]:
 def check_metrics(metrics: Sequence[Any]) -> None:
     """Raises UnsupportedError for a metric whose states cannot be merged; names it."""
     for metric in metrics:
-        if not _adds(metric) and not hasattr(metric, "merge_state"):
+        if _adds(metric):
+            continue
+        if hasattr(metric, "merge_state"):
+            _again(metric)
+        else:
             raise UnsupportedError(
                 f"metric {metric.name}: {type(metric).__name__} has an update_state of its own, and tfcollective "
                 "cannot know how the states of several ranks become one: give it merge_state(self, metrics), which "
@@ -81,7 +86,7 @@ def result_of_all(model: Any, logs: Any, weight: float, label: str, *, last_coun
         result: dict[str, Any] = {}
         if logs:
             for place, metric in enumerate(leaves):
-                _merge(metric, [theirs.states[place] for theirs in counted if theirs.states is not None])
+                merge(metric, [theirs.states[place] for theirs in counted if theirs.states is not None])
             result = {name: _as_number(value) for name, value in model.get_metrics_result().items() if name in logs}
             result |= {name: _combined(name, counted, last_counts) for name in others}
             result = {name: result[name] for name in logs}
@@ -119,16 +124,37 @@ def _adds(metric: Any) -> bool:
     return is_additive(metric) or (merges[0] is not None and merges[0] is merges[1])
 
 
-def _merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
+def merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
+    """Gives `metric` the states of all ranks, which are lists of the values of its variables, as one."""
     if _adds(metric):
         for place, variable in enumerate(metric.variables):
             values = [state[place] for state in states]
             wide = np.float64 if values[0].dtype.kind == "f" else values[0].dtype
             variable.assign(np.sum(values, axis=0, dtype=wide).astype(values[0].dtype))
         return
-    others = [type(metric).from_config(metric.get_config()) for _ in states]
+    others = [_again(metric) for _ in states]
     for other, state in zip(others, states, strict=True):
         for variable, value in zip(other.variables, state, strict=True):
             variable.assign(value)
     metric.reset_state()
     metric.merge_state(others)
+
+
+def _again(metric: Any) -> Any:
+    """A metric of the same class and arguments, with states of its own.
+
+    Raises:
+        UnsupportedError: ``__init__`` needs what ``get_config`` does not return.
+    """
+    kind, config = type(metric), metric.get_config()
+    try:
+        return kind.from_config(config)
+    except TypeError:  # most often, the class has no argument for what Keras's get_config adds
+        accepted = inspect.signature(kind).parameters
+    try:
+        return kind(**{name: value for name, value in config.items() if name in accepted})
+    except TypeError as error:
+        raise UnsupportedError(
+            f"metric {metric.name}: its states are merged in other metrics of its class, and {kind.__name__} cannot be "
+            f"made again from its get_config ({error}): return from it all that __init__ needs"
+        ) from error
