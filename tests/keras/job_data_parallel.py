@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -96,6 +96,11 @@ def sample_and_class_weights() -> Numbers:
 @program
 def losses_that_are_sums() -> Numbers:
     return fit(dense(loss=keras.losses.MeanSquaredError(reduction="sum"), optimizer=keras.optimizers.SGD(1e-3)))
+
+
+@program_of_keras_3  # with Keras 2 it is refused
+def losses_of_rows() -> Numbers:
+    return fit(dense(loss=keras.losses.MeanSquaredError(reduction="none"), optimizer=keras.optimizers.SGD(1e-3)))
 
 
 @program_of_keras_3  # Keras 2 has no such reduction
@@ -247,6 +252,11 @@ def a_dataset_of_dictionaries() -> Numbers:
     return fit(model, tf.data.Dataset.from_tensor_slices(({"a": X, "b": Y}, Y, WEIGHTS)).batch(11), None)
 
 
+class Named(NamedTuple):
+    x: Any
+    y: Any
+
+
 class Rows(keras.utils.Sequence):
     def __len__(self) -> int:
         return 5
@@ -331,6 +341,50 @@ def a_training_step_of_its_own() -> Numbers:
     model = OwnStep()
     model.compile("sgd", "mse")
     return fit(model, X[:26], Y[:26])
+
+
+class GuidesStep(keras.Model):
+    """Returns the metrics of ``compile`` as one, as a guide of Keras 3 does."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data[:2]
+        with tf.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=predicted)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_weights), self.trainable_weights)
+        for metric in self.metrics:
+            if metric.name == "loss":
+                metric.update_state(loss)
+            else:
+                metric.update_state(y, predicted)
+        return {metric.name: metric.result() for metric in self.metrics}
+
+
+@program_of_keras_3
+def a_training_step_of_a_guide() -> Numbers:
+    inputs = keras.Input((6,))
+    model = GuidesStep(inputs, layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", metrics=["mae"])
+    single = model.train_on_batch(X, Y)
+    return {"single": single, **fit(model, X[:25], Y[:25])}
+
+
+@program_of_keras_3
+def weights_in_several_files() -> Numbers:
+    model = dense()
+    with tempfile.TemporaryDirectory() as folder:  # another one on each rank
+        path = str(Path(folder, "model.weights.json"))
+        trained = fit(model)
+        model.save_weights(path, max_shard_size=2.5e-7)
+        again = dense()
+        again.load_weights(path)
+    return {**trained, "loaded": numbers(again)}
+
+
+@program
+def rows_with_names() -> Numbers:
+    data = tf.data.Dataset.from_tensor_slices(Named(X, Y)).batch(7)
+    return fit(dense(), data, None, validation_data=data)
 
 
 @program

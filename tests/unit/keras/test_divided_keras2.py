@@ -35,7 +35,7 @@ def batches() -> Iterator[Any]:
 
 def compiled(**options: Any) -> Any:
     model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
-    model.compile("sgd", "mse", **options)
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **options})
     return model
 
 
@@ -52,3 +52,8 @@ def test_steps_that_keras_chooses() -> None:
 def test_metrics_of_several_single_batches() -> None:
     with pytest.raises(UnsupportedError, match="reset_metrics=False"):
         compiled().train_on_batch(ROWS, ROWS[:, :1], reset_metrics=False)
+
+
+def test_a_loss_of_each_row() -> None:
+    with pytest.raises(UnsupportedError, match="loss mean_squared_error: with reduction='none'"):
+        compiled(loss=tf.keras.losses.MeanSquaredError(reduction="none")).fit(ROWS, ROWS[:, :1])

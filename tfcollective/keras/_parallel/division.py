@@ -108,7 +108,7 @@ class Division:
 
 def _element(dataset: Any, arguments: tuple[Any, ...]) -> Any:
     """The element of which ``map`` gives a function the arguments."""
-    return arguments if isinstance(dataset.element_spec, tuple) else arguments[0]
+    return arguments if type(dataset.element_spec) is tuple else arguments[0]
 
 
 def _in_order(dataset: Any) -> Any:

@@ -108,7 +108,9 @@ def _of_rank_zero(read: Callable[..., Any]) -> Callable[..., Any]:
 
 def _files(path: Path) -> dict[str, bytes]:
     """The files of a saved model, by their names: one, those of a directory, or those of a checkpoint of TensorFlow."""
-    if path.is_file():
-        return {path.name: path.read_bytes()}
-    parts = path.rglob("*") if path.is_dir() else path.parent.glob(f"{glob.escape(path.name)}.*")
+    name = glob.escape(path.name)
+    if path.is_file():  # the weights of one that ends in .json are in others beside it
+        parts = [path, *path.parent.glob(f"{name.removesuffix('.weights.json')}_*.weights.h5")]
+    else:
+        parts = list(path.rglob("*") if path.is_dir() else path.parent.glob(f"{name}.*"))
     return {str(one.relative_to(path.parent)): one.read_bytes() for one in parts if one.is_file()}

@@ -44,6 +44,14 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     replace_method(keras.Model, "_maybe_load_initial_counters_from_ckpt", _counters)
 
 
+def check_losses(model: Any) -> None:
+    """Raises UnsupportedError for a loss of each row in Keras's own training step: gradients are those of their sum."""
+    given = getattr(model.compiled_loss, "_user_losses", None)
+    for loss in tf.nest.flatten(given):
+        if getattr(loss, "reduction", None) == "none":
+            raise UnsupportedError(f"loss {loss.name}: with reduction='none' it cannot be divided: use 'sum'")
+
+
 def _make_handler(original: Callable[..., Any], handler: Any, *args: Any, **kwargs: Any) -> None:
     original(handler, *args, **kwargs)
     division = run.division

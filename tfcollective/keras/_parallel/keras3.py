@@ -125,7 +125,10 @@ def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
     step = current_step()
     with within(None):  # an optimizer around another one calls it, too
         scaled = original(optimizer, loss)
-    return step.shared(scaled) if step is not None and step.scales_loss else scaled
+    if step is None or not step.scales_loss:
+        return scaled
+    # Gradients of a loss of each row, with reduction="none", are those of their sum.
+    return step.shared(scaled if len(scaled.shape) == 0 else step.summed(tf.reduce_sum(scaled)))
 
 
 def _aggregate(original: Callable[..., Any], model: Any, loss: Any) -> Any:

@@ -73,6 +73,7 @@ def result_of_all(model: Any, logs: Any, weight: float, label: str, *, last_coun
     Returns:
         Empty if no rank has made a step.
     """
+    logs = _flat(logs)
     leaves = [one for one in leaves_of(model.metrics) if one.variables] if logs else []
     check_metrics(leaves)
     names = set(model.get_metrics_result()) if logs else set()
@@ -101,6 +102,14 @@ def values_in_order(model: Any, logs: dict[str, Any]) -> Any:
         return model._flatten_metrics_in_order(logs)
     values = [logs[name] for name in model.metrics_names if name in logs]
     return values[0] if len(values) == 1 else values
+
+
+def _flat(logs: dict[str, Any]) -> dict[str, Any]:
+    """As Keras 3 has the logs: a step of the user's own may return a dictionary for all metrics of ``compile``."""
+    flat: dict[str, Any] = {}
+    for name, value in logs.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _combined(name: str, counted: Sequence[_Counted], last_counts: bool) -> Any:

@@ -209,6 +209,8 @@ def _divided(model: Any, division: Division) -> Iterator[None]:
         model.train_function = None
     own = train_step_is_own(model)
     run.fraction = _fraction_of(model) if own else 1.0
+    if not own and not mode.has_distributions():
+        keras2.check_losses(model)
     scales_loss = not own and mode.has_distributions()  # Keras 2 has no place where the loss could be scaled
     step = divided_step(model.train_step, division, run.fraction if own else None, scales_loss=scales_loss)
     object.__setattr__(model, "train_step", step)
