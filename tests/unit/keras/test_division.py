@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,15 @@ def test_steps_without_an_order_are_refused() -> None:
         with pytest.raises(UnsupportedError, match="deterministic=False"):
             division(data)
     assert len(list(Division(0, 2, shards_data=False).parts_of(data))) == 5
+
+
+def test_ranks_write_no_common_cache(tmp_path: Path) -> None:
+    data = tf.data.Dataset.range(20).cache(str(tmp_path / "cache")).batch(4)
+    for divide in (Division(0, 2).parts_of, Division(0, 2).whole_batches_of):
+        with pytest.raises(UnsupportedError, match="cache\\(filename\\)"):
+            divide(data)
+    list(data)
+    assert [len(list(divide(data))) for divide in (Division(0, 2).parts_of, Division(0, 2).whole_batches_of)] == [5, 3]
 
 
 def test_data_of_each_rank_stay_whole() -> None:

@@ -67,7 +67,7 @@ class Division:
                 divided, None if each rank takes all of them; returns an equal one.
 
         Raises:
-            UnsupportedError: the ranks' elements would have different orders.
+            UnsupportedError: the ranks would have different orders, or write the same files.
         """
         if not self.slices(dataset):
             alone = dataclasses.replace(self, shards_data=False)
@@ -82,7 +82,7 @@ class Division:
         """The dataset of this rank's whole batches: ranks take `together` of them in turns.
 
         Raises:
-            UnsupportedError: the ranks' elements would have different orders.
+            UnsupportedError: the ranks would have different orders, or write the same files.
         """
         if not self.slices(dataset):
             return dataset
@@ -112,7 +112,7 @@ def _element(dataset: Any, arguments: tuple[Any, ...]) -> Any:
 
 
 def _in_order(dataset: Any) -> Any:
-    """The dataset with one order on all ranks; otherwise rows would be trained on twice, or never."""
+    """The dataset with one order on all ranks: otherwise rows would be trained on twice, or never."""
     ahead = [dataset]
     while ahead:
         one = ahead.pop()
@@ -121,10 +121,21 @@ def _in_order(dataset: Any) -> Any:
                 "a dataset with deterministic=False has another order on each rank: leave that out, or pass "
                 "DataParallel(auto_shard_dataset=False) and shard the data"
             )
+        if _is_written_to(getattr(one, "_filename", None)):
+            raise UnsupportedError(
+                "a dataset with cache(filename): all ranks would write the file at the same time: leave out its name, "
+                "or write it first, in one process that reads all of the dataset"
+            )
         ahead += one._inputs()
     options = tf.data.Options()
     options.deterministic = True
     return dataset.with_options(options)
+
+
+def _is_written_to(cache: Any) -> bool:
+    """True for the name of a file that a dataset writes; TensorFlow adds its index when it is complete."""
+    name = tf.get_static_value(cache) if isinstance(cache, tf.Tensor) and cache.shape.rank == 0 else None
+    return bool(name) and not tf.io.gfile.exists(f"{tf.compat.as_str(name)}.index")
 
 
 def _rows(batch: Any) -> Any:
