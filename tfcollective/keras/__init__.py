@@ -11,6 +11,7 @@ from tfcollective.keras import _adapter as adapter
 from tfcollective.keras import callbacks, elastic
 from tfcollective.keras._experiment import KerasExperiment
 from tfcollective.keras._global_mean import GlobalMeanLoss
+from tfcollective.keras._lars import LARS
 from tfcollective.keras._model_io import load_model
 from tfcollective.keras._normalization import SyncBatchNormalization
 from tfcollective.keras._optimizer import DistributedOptimizer
@@ -32,6 +33,7 @@ from tfcollective.tensorflow._rows import allgather, reducescatter
 from tfcollective.tensorflow._variables import broadcast_global_variables
 
 __all__ += (
+    "LARS",
     "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",

@@ -45,7 +45,16 @@ def distributed_class(kind: Any) -> type:
     mixin = _mixin(kind)
     if mixin is not Keras2LegacyMixin:  # which copies its slots by itself
         content["__deepcopy__"] = _deepcopy
-    return _classes.setdefault(kind, type(kind.__name__, (mixin, kind), content))
+    return _classes.setdefault(kind, _registered_as(kind, type(kind.__name__, (mixin, kind), content)))
+
+
+def _registered_as(kind: type, made: type) -> type:
+    """Returns `made`, which Keras saves under the name that `kind` was registered by, and loads as `kind`."""
+    package, found, name = tf.keras.utils.get_registered_name(kind).partition(">")
+    if found:
+        for registered in (made, kind):  # the last one is what the name stands for
+            tf.keras.utils.register_keras_serializable(package, name)(registered)
+    return made
 
 
 def _mixin(kind: type) -> type:

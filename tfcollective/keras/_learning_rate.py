@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError
+from tfcollective.keras._lars import LARS
 from tfcollective.keras._mixin import DistributedMixin
 
 
@@ -17,8 +18,8 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
     """Sets the learning rate to `initial_lr` times a multiplier, and logs it as "lr".
 
     A velocity that already holds the old learning rate is scaled to the new one (Goyal et al. 2017, "Accurate, Large
-    Minibatch SGD", section 3), which is what a momentum that is corrected for one step amounts to. SGD and RMSprop have
-    such velocities; what other optimizers keep holds no learning rate and stays as it is.
+    Minibatch SGD", section 3), which is what a momentum that is corrected for one step amounts to. SGD, LARS and
+    RMSprop have such velocities; what other optimizers keep holds no learning rate and stays as it is.
 
     Args:
         initial_lr: what is multiplied.
@@ -174,7 +175,7 @@ def _velocities(optimizer: Any, model: Any) -> list[Any]:
 def _updates_with_the_rate_in_its_momentum(kind: type) -> bool:
     """True if the class that defines the update is one of those; distributed classes inherit it."""
     rooms = (tf.keras.optimizers, getattr(tf.keras.optimizers, "legacy", None))
-    known = [getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop")]
+    known = [LARS, *(getattr(room, name, None) for room in rooms for name in ("SGD", "RMSprop"))]
     update = "_resource_apply_dense" if hasattr(kind, "_resource_apply_dense") else "update_step"
     # A distributed class only acts before the update.
     kinds = (c for c in kind.__mro__ if not issubclass(c, DistributedMixin))
