@@ -81,8 +81,13 @@ def test_a_dataset_gets_one_order() -> None:
     assert not Division(0, 2, shards_data=False).parts_of(data).options().deterministic
 
 
-def test_steps_without_an_order_are_refused() -> None:
-    data = tf.data.Dataset.range(20).map(abs, num_parallel_calls=2, deterministic=False).batch(4).prefetch(1)
+@pytest.mark.parametrize("step", ["map", "interleave"])
+def test_steps_without_an_order_are_refused(step: str) -> None:
+    apply = {"map": abs, "interleave": lambda row: tf.data.Dataset.from_tensors(row)}[step]
+    numbers = tf.data.Dataset.range(20)
+    data = getattr(numbers, step)(apply, num_parallel_calls=2, deterministic=False).batch(4).prefetch(1)
+    ordered = getattr(numbers, step)(apply, num_parallel_calls=2).batch(4)
+    assert len(list(Division(0, 2).parts_of(ordered))) == 5
     for division in (Division(0, 2).parts_of, Division(0, 2).whole_batches_of):
         with pytest.raises(UnsupportedError, match="deterministic=False"):
             division(data)
@@ -200,3 +205,6 @@ def test_what_keras_is_told_of_the_world() -> None:
         assert parallel.distribute_dataset(None) is None
         with pytest.raises(UnsupportedError, match="ModelParallel: on TensorFlow"):
             distribution.ModelParallel(layout_map=None)
+        mesh = distribution.DeviceMesh((3, 1), ("batch", "model"), distribution.list_devices("cpu"))
+        with pytest.raises(UnsupportedError, match="DataParallel: a mesh of shape"):
+            distribution.DataParallel(device_mesh=mesh)

@@ -118,6 +118,11 @@ def _keeping(keras: Any, clear_session: Callable[..., None]) -> Callable[..., No
 
 def _make(original: Callable[..., Any], distribution: Any, *args: Any, **kwargs: Any) -> None:
     original(distribution, *args, **kwargs)
+    shape = tuple(distribution.device_mesh.shape)
+    if len(shape) > 1:
+        raise UnsupportedError(
+            f"{type(distribution).__name__}: a mesh of shape {shape}: on TensorFlow a mesh has one axis, its processes"
+        )
     distribution._is_multi_process = False  # Keras would refuse data, or divide them in a way of its own
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._parallel.rows import Part, batches_of
+from tfcollective.keras._parallel.rows import Part, batches_of, is_unordered
 
 
 def _unwatched(dataset: Any, _division: Division | None) -> Any:
@@ -116,7 +116,7 @@ def _in_order(dataset: Any) -> Any:
     ahead = [dataset]
     while ahead:
         one = ahead.pop()
-        if getattr(one, "_deterministic", None) == "false":  # options do not change it
+        if is_unordered(one):  # options do not change it
             raise UnsupportedError(
                 "a dataset with deterministic=False has another order on each rank: leave that out, or pass "
                 "DataParallel(auto_shard_dataset=False) and shard the data"

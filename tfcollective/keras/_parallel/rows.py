@@ -324,20 +324,41 @@ def _shuffled(dataset: Any, source: Any) -> Any:
 
 def _seeds_of(shuffle: Any) -> Any:
     """The resource that a shuffle draws the seeds of its iterators from. Its handle is found in the dataset's graph."""
-    if _bytes_in_memory(shuffle) > _MOST_BYTES:
+    last, graph = _graph_of(shuffle)
+    (handle,) = (node for node in graph.node if node.name == last.input[4])
+    alone = tf.compat.v1.GraphDef(node=[handle], versions=graph.versions)
+    return tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(alone, return_elements=[f"{handle.name}:0"], name=""), []
+    )()[0]
+
+
+def _graph_of(dataset: Any) -> tuple[Any, Any]:
+    """The operation that makes the elements of `dataset`, and the graph that it is in.
+
+    Raises:
+        ValueError: the graph would have too large constants.
+        OpError: of TensorFlow, where it cannot be written down.
+    """
+    if _bytes_in_memory(dataset) > _MOST_BYTES:
         raise ValueError("too large for a graph")
-    variant = tf.data.experimental.to_variant(shuffle)
+    variant = tf.data.experimental.to_variant(dataset)
     serialized = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant, external_state_policy=1, strip_device_assignment=True
     )
     graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
     nodes = {node.name: node for node in graph.node}
-    (last,) = (node for node in graph.node if node.op == "_Retval")
-    handle = nodes[nodes[last.input[0]].input[4]]
-    alone = tf.compat.v1.GraphDef(node=[handle], versions=graph.versions)
-    return tf.compat.v1.wrap_function(
-        lambda: tf.graph_util.import_graph_def(alone, return_elements=[f"{handle.name}:0"], name=""), []
-    )()[0]
+    (returned,) = (node for node in graph.node if node.op == "_Retval")
+    return nodes[returned.input[0]], graph
+
+
+def is_unordered(dataset: Any) -> bool:
+    """True if its own operation may bring elements in another order each time: ``deterministic=False``."""
+    if type(dataset).__name__ != "_ParallelInterleaveDataset":
+        return getattr(dataset, "_deterministic", None) == "false"
+    try:  # its object has forgotten the argument
+        return bool(_graph_of(dataset)[0].attr["deterministic"].s == b"false")
+    except (ValueError, tf.errors.OpError):
+        return False
 
 
 def _bytes_in_memory(dataset: Any) -> int:
