@@ -44,6 +44,7 @@ class FitPlan:
         backup: where Keras's own BackupAndRestore keeps its backup.
         elements: the structure and the types of a batch; None where its rows are not sampled.
         batch_size: in rows; None where it is not known.
+        text: whether the data hold text. It may name files, of which ranks may have copies of their own.
         averages: whether moving statistics are averaged; the first rank's setting counts.
         checks: whether ``fit`` gives advice; the first rank's setting counts.
     """
@@ -57,6 +58,7 @@ class FitPlan:
     backup: str | None
     elements: str | None = None
     batch_size: int | None = None
+    text: bool = False
     averages: bool = True
     checks: bool = True
 
@@ -78,16 +80,18 @@ def plan_of(
         elements: see ``FitPlan``.
     """
     given = arguments.get("validation_data") is not None or arguments.get("validation_split")
+    content = _content(arguments.get("x"), arguments.get("y"))
     return FitPlan(
         schedule=(int(arguments.get("initial_epoch") or 0), int(params.get("epochs") or 0), params.get("steps")),
         validation=str(arguments.get("validation_freq", 1)) if given else None,
-        data=_data(arguments.get("x"), arguments.get("y")),
+        data=_digest(content),
         seeds=_seeds(model),
         tables=tuple(_tables(model)),
         files=tuple(_files(callbacks)),
         backup=_backup(callbacks),
         elements=elements,
         batch_size=_batch_size(arguments),
+        text=any(tf.string == getattr(one, "dtype", None) for one in content),
         averages=runtime.settings().average_statistics,
         checks=runtime.settings().fit_checks,
     )
@@ -181,6 +185,8 @@ def _equal_data(plans: Sequence[FitPlan]) -> str | None:
 def _other_data(plans: Sequence[FitPlan]) -> str | None:
     if len({plan.data for plan in plans} - {None}) < 2:
         return None
+    if any(plan.text and plan.elements is not None for plan in plans):
+        return None  # the rows themselves are compared after the first epoch
     return (
         "ranks have different data, and each trains on a slice of its batches, so that other rows are trained on by no "
         "rank: give all ranks the same data, or pass DataParallel(auto_shard_dataset=False)"
@@ -278,17 +284,18 @@ def _batch_size(arguments: Mapping[str, Any]) -> int | None:
     return given if isinstance(given, int) else None
 
 
-def _data(x: Any, y: Any) -> str | None:
-    if isinstance(x, tf.data.Dataset):
-        if tf.get_static_value(x.cardinality()) == tf.data.INFINITE_CARDINALITY and left_to_chance(x) is not None:
-            return None  # each rank draws rows of its own: Horovod's repeat().shuffle(), with fewer steps
-        content = content_of(x)
-        parts = None if content is None else [_digest_of(one) for one in content]
-    else:
-        parts = [_digest_of(one) for one in tf.nest.flatten((x, y)) if one is not None]
-    if not parts or any(part is None for part in parts):
-        return None
-    return " ".join(str(part) for part in parts)
+def _content(x: Any, y: Any) -> list[Any]:
+    """What distinguishes the data from those of another rank; empty where it cannot be seen."""
+    if not isinstance(x, tf.data.Dataset):
+        return [one for one in tf.nest.flatten((x, y)) if one is not None]
+    if tf.get_static_value(x.cardinality()) == tf.data.INFINITE_CARDINALITY and left_to_chance(x) is not None:
+        return []  # each rank draws rows of its own: Horovod's repeat().shuffle(), with fewer steps
+    return content_of(x) or []
+
+
+def _digest(content: Sequence[Any]) -> str | None:
+    parts = [_digest_of(one) for one in content]
+    return None if not parts or None in parts else " ".join(map(str, parts))
 
 
 def _digest_of(value: Any) -> str | None:

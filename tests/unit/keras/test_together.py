@@ -153,6 +153,18 @@ def test_ranks_that_divide_batches_have_one_data() -> None:
     assert "have the same data" in line
 
 
+def test_copies_of_files_are_no_other_data() -> None:
+    def paths(folder: str) -> FitPlan:
+        made = plan(x=tf.data.Dataset.from_tensor_slices([f"{folder}/1.png", f"{folder}/2.png"]).batch(2), y=None)
+        return replace(made, elements="rows of them")
+
+    mine, other = paths("/tmp/a"), paths("/tmp/b")
+    assert advice([mine, other], divides=True, slices=True) == []
+    unseen = [replace(one, elements=None) for one in (mine, other)]
+    assert len(advice(unseen, divides=True, slices=True)) == 1
+    assert len(advice([mine, mine], divides=True)) == 1
+
+
 def test_a_backup_that_ranks_share_is_named(tmp_path: Path) -> None:
     mine, other = (replace(plan(keras.callbacks.BackupAndRestore(str(tmp_path / name))), data=None) for name in "ab")
     without = replace(plan(), data=None)
