@@ -607,6 +607,27 @@ def copies_of_a_model() -> Numbers:
     return {"first": first, "second": second, "copies": [fit(one) for one in copied]}
 
 
+def root_mean_square(y_true: Any, y_pred: Any) -> Any:
+    return tf.sqrt(tf.reduce_mean((tf.cast(y_true, y_pred.dtype) - y_pred) ** 2))
+
+
+def distances(y_true: Any, y_pred: Any) -> Any:
+    """Compares rows with each other."""
+    theirs, own = y_true - tf.transpose(y_true), y_pred[:, :1] - tf.transpose(y_pred[:, :1])
+    return tf.reduce_sum(tf.abs(theirs - own)) / 100
+
+
+@program
+def one_number_of_a_batch() -> Numbers:
+    metrics = [root_mean_square, "mae"]
+    return {
+        "root": fit(dense(loss=root_mean_square, metrics=metrics), validation_data=(X, Y)),
+        "pairs": fit(dense(loss=distances, metrics=[distances])),
+        "eagerly": fit(dense(loss=distances, run_eagerly=True), epochs=1),
+        "small": fit(dense(loss=root_mean_square, metrics=metrics), X[:7], Y[:7], batch_size=3),
+    }
+
+
 class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if batch == 2 and tfk.rank() == tfk.size() - 1:

@@ -48,11 +48,11 @@ class Division:
         total = _rows(batch)
         if not self.shards_data:
             return Part(tf.cast(total * self.size, tf.int64), batch)
-        begin, end = self._bounds(total)
+        begin, end = self.bounds(total)
         parts = [_slice(one, begin, end, total) for one in tf.nest.flatten(batch, expand_composites=False)]
         return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts))
 
-    def _bounds(self, total: Any) -> tuple[Any, Any]:
+    def bounds(self, total: Any) -> tuple[Any, Any]:
         """Where this rank's slice of `total` rows begins and ends: of their type."""
         base, extra = total // self.size, total % self.size
         begin = base * self.rank + _smaller(self.rank, extra)
@@ -76,7 +76,7 @@ class Division:
         batches = batches_of(dataset)
         if batches is None:
             return watch(dataset, self).map(lambda *batch: self.part_of(_element(dataset, batch)))
-        return batches.slices(self._bounds, lambda source: watch(source, self))
+        return batches.slices(self.bounds, lambda source: watch(source, self))
 
     def whole_batches_of(self, dataset: Any, together: int = 1) -> Any:
         """The dataset of this rank's whole batches: ranks take `together` of them in turns.

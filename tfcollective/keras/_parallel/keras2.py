@@ -15,7 +15,14 @@ import tensorflow as tf
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._parallel.randomness import set_apart
 from tfcollective.keras._parallel.run import is_of_training, result_of_run, run
-from tfcollective.keras._parallel.step import current_step, sum_of_all, update_mean
+from tfcollective.keras._parallel.step import (
+    compute_loss,
+    current_step,
+    note_values,
+    sum_of_all,
+    update_mean,
+    update_with_function,
+)
 from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._objects import broadcast_object
 
@@ -36,7 +43,9 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     generator: Any = sys.modules[keras.layers.Layer.__module__].backend.RandomGenerator  # type: ignore[attr-defined]
     losses.compute_weighted_loss = _reducing(losses.compute_weighted_loss)
     losses.apply_valid_mask = _masking(losses.apply_valid_mask, losses.apply_mask)
+    replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", _update_state)
+    replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)
     replace_method(handler, "__init__", _make_handler)
     replace_method(handler, "enumerate_epochs", _enumerate_epochs)
     replace_method(generator, "_maybe_init", _init_generator)
@@ -121,6 +130,7 @@ def _reducing(original: Callable[..., Any]) -> Callable[..., Any]:
     def compute_weighted_loss(
         losses: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size", name: Any = None
     ) -> Any:
+        note_values(tf.convert_to_tensor(losses))
         loss, step = original(losses, sample_weight, reduction, name), current_step()
         return loss if step is None or reduction != "sum" else step.summed(loss)
 

@@ -12,7 +12,16 @@ from tfcollective import _runtime as runtime
 from tfcollective._runtime.communicator import Min
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
-from tfcollective.keras._parallel.step import Step, current_step, sum_of_all, update_mean, within
+from tfcollective.keras._parallel.step import (
+    Step,
+    compute_loss,
+    current_step,
+    note_values,
+    sum_of_all,
+    update_mean,
+    update_with_function,
+    within,
+)
 from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._reductions import unnoted
 
@@ -28,7 +37,9 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     from keras.src.losses import loss as losses  # noqa: TID251
 
     losses.reduce_weighted_values = _wrapped(losses)
+    replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", update_mean)
+    replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)
     replace_method(keras.optimizers.Optimizer, "scale_loss", _scale_loss)
     replace_method(keras.optimizers.LossScaleOptimizer, "scale_loss", _scale_loss)
     replace_method(keras.Model, "_aggregate_additional_loss", _aggregate)
@@ -149,6 +160,7 @@ def _wrapped(losses: Any) -> Callable[..., Any]:
     ) -> Any:
         loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         step = current_step()
+        note_values(values)
         if step is None or reduction in (None, "none") or len(values.shape) == 0:
             return loss
         if len(loss.shape) > 0:  # Keras does not reduce no rows

@@ -7,6 +7,7 @@ times the number of ranks over the rows of all. The average of the ranks' gradie
   factor, which costs nothing. In a training step of the user's own the gradients get the factor, in the optimizer.
 * A loss whose mean is over something else than rows gets a factor of its own: ``reduction="sum"``, masks, and means
   over the sample weights. The last two need the sum over all ranks.
+* A loss or a metric that makes one number of a batch may be no mean at all: it is computed of the rows of all ranks.
 * A number that a step gives to a ``Mean`` counts as one batch: each rank's counts by its share.
 
 Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none.
@@ -28,6 +29,7 @@ from tfcollective.keras._parallel.randomness import own_seed
 from tfcollective.keras._parallel.rows import Part
 from tfcollective.tensorflow import _reductions as reductions
 from tfcollective.tensorflow._functions import allreduce
+from tfcollective.tensorflow._rows import allgather
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,14 @@ class Step:
         total: rows of all ranks.
         size: the number of ranks.
         scales_loss: the loss gets the share, not the gradients.
+        begin: the first of this rank's rows in those of all ranks.
     """
 
     rows: Any
     total: Any
     size: int
     scales_loss: bool
+    begin: Any = 0
 
     @property
     def fraction(self) -> Any:
@@ -70,9 +74,44 @@ class Step:
         share = tf.cast(self.fraction * self.size, value.dtype)
         return tf.where(self.rows > 0, value * share, tf.zeros_like(value))
 
+    def whole(self, value: Any) -> Any:
+        """What all ranks have of `value`, in the order of the batch, where it has rows; equal on all ranks.
+
+        The gradient is that of this rank's rows, for a loss that counts by its share on each rank.
+        """
+        if value is None or not has_rows(value):
+            return value
+        value = tf.convert_to_tensor(value)
+        mask = getattr(value, "_keras_mask", None)
+
+        @tf.custom_gradient
+        def gathered(mine: Any) -> tuple[Any, Callable[[Any], Any]]:
+            with reductions.unnoted():
+                everyones = allgather(mine)
+
+            def gradient(upstream: Any) -> Any:
+                each = rows_of(mine) // tf.maximum(self.rows, 1)  # a row of the batch may have become several
+                begin = self.begin * each
+                return self.summed(upstream[begin : begin + rows_of(mine)])
+
+            return everyones, gradient
+
+        everyones = gathered(value)
+        if mask is not None:
+            everyones._keras_mask = tf.cast(self.whole(tf.cast(mask, tf.uint8)), tf.bool)
+        return everyones
+
 
 class _Current(threading.local):
+    """What this thread is in.
+
+    Attributes:
+        step: being traced or run.
+        scalar: the loss that is being computed has made one number of its rows.
+    """
+
     step: Step | None = None
+    scalar = False
 
 
 _current = _Current()
@@ -107,7 +146,8 @@ def divided_step(
     def step(element: Any) -> Any:
         total, part = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
         rows = rows_of(next(one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)))
-        current = Step(rows, total, division.size, scales_loss)
+        begin = division.bounds(total)[0] if division.shards_data else rows * division.rank
+        current = Step(rows, total, division.size, scales_loss, begin)
         if fraction is not None:
             fraction.assign(tf.cast(current.fraction, tf.float32))
         with within(current), own_seed(division.rank):
@@ -145,3 +185,44 @@ def sum_of_all(counted: Any) -> Any:
     """The sum over the ranks of what a loss is a mean over: a float64 scalar."""
     with reductions.unnoted():
         return allreduce(tf.stop_gradient(counted), op=Sum)
+
+
+def compute_loss(original: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Loss.__call__``, in a step of the rows of all ranks where the loss makes one number of them."""
+    step = _current.step
+    if step is None:
+        return original(loss, y_true, y_pred, *args, **kwargs)
+    before, _current.scalar = _current.scalar, False
+    try:
+        result, is_scalar = original(loss, y_true, y_pred, *args, **kwargs), _current.scalar
+    finally:
+        _current.scalar = before
+    if not is_scalar:
+        return result
+    everyones = tf.nest.map_structure(step.whole, (y_true, y_pred, *args))
+    with within(None):
+        return original(loss, *everyones, **{name: step.whole(value) for name, value in kwargs.items()})
+
+
+def note_values(values: Any) -> None:
+    """A loss that is computed on this thread has these values, before they are reduced."""
+    if len(values.shape) == 0:
+        _current.scalar = True
+
+
+def update_with_function(
+    original: Callable[..., Any], metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
+) -> Any:
+    """``MeanMetricWrapper.update_state``, in a step with the rows of all ranks where its function makes one number of
+    them: then each rank counts the whole batch.
+    """
+    step = _current.step
+    if step is None or getattr(metric._fn, "__module__", "").partition(".")[0] in ("keras", "tf_keras"):
+        return original(metric, y_true, y_pred, sample_weight=sample_weight)
+    with within(None):
+        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
+    if len(values.shape) > 0:
+        return original(metric, y_true, y_pred, sample_weight=sample_weight)
+    everyones = tf.nest.map_structure(step.whole, (y_true, y_pred, sample_weight))
+    with within(None):
+        return original(metric, everyones[0], everyones[1], sample_weight=everyones[2])
