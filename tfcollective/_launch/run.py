@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tfcollective._base.clock import every
+from tfcollective._base.clock import Deadline, every
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.state.job import JobView
+from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.elastic.discovery import HostDiscovery
 from tfcollective._launch.elastic.follow import ElasticSupervision
@@ -29,6 +30,7 @@ from tfcollective._launch.system.signals import DeferredCall, forward_signals
 
 _LOOK_S = 0.5
 _START_S = 60.0  # of Python, at least
+_DISMISSAL_S = 10.0  # an agent may have died in the meantime
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,7 @@ def run_on_nodes(
             enough=lambda here: _can_begin(job, provider, assign, here),
         )
         if signals():
-            _dismiss(found, client, provider, "the job was stopped before it began")
+            _dismiss_all(found, client, provider, "the job was stopped before it began")
             return NodesRun(JobOutcome((), initialised=True, stopped_by=signals()[0]), ())
         assignment = _assigned(job, client, provider, assign, found)
         parts = {Node(facts, client, provider): workers for facts, workers in assignment.parts if workers}
@@ -202,7 +204,7 @@ def _assigned(
     try:
         assignment = assign(found)
     except ConfigError as error:
-        _dismiss(found, client, provider, str(error))
+        _dismiss_all(found, client, provider, str(error))
         raise
     job.settle(assignment.plan, _meeting_place(assignment))
     missing = _without_node(assignment)
@@ -306,6 +308,15 @@ def _dismiss(found: Sequence[NodeFacts], client: CoordinatorClient, provider: No
     for facts in found:
         if provider.orders(facts.name) is None:
             refuse(facts, client, provider, why)
+
+
+def _dismiss_all(found: Sequence[NodeFacts], client: CoordinatorClient, provider: NodeProvider, why: str) -> None:
+    """The same before the launcher ends: an agent that has not heard of it would wait for orders."""
+    _dismiss(found, client, provider, why)
+    deadline = Deadline.after(_DISMISSAL_S)
+    for facts in found:
+        if provider.orders(facts.name) is None:
+            client.wait(end_key(facts.number), timeout=deadline.remaining())
 
 
 def _look(provider: NodeProvider, agents: Agents, went: Callable[[Went], None] = lambda event: None) -> None:
