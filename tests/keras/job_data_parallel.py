@@ -496,6 +496,27 @@ def evaluation_of_a_script_that_divides_by_hand() -> Numbers:
 
 
 @program
+def predictions_that_are_gathered() -> Numbers:
+    model = dense()
+    model.predict_on_batch(X[:1])
+    if tfk.size() == 1:
+        rows = model.predict(X, batch_size=9, verbose=0)
+        return numbers(model, filed=rows, first=rows, own=rows, few=rows[:3])
+    first = tfk.predict(model, X, batch_size=9, verbose=0, gather="rank0", memory=100)
+    assert (first is None) == (tfk.rank() > 0)
+    mine = tfk.predict(model, X, batch_size=9, verbose=0, gather="none", memory=40)
+    assert isinstance(mine, np.memmap)
+    assert len(mine) < 40
+    parts = [np.split(rows, range(9, len(rows), 9)) for rows in tfk.allgather_object(np.asarray(mine))]
+    own = [rank[turn] for turn in range(6) for rank in parts if turn < len(rank)]
+    filed = tfk.predict(model, X, batch_size=9, verbose=0, memory=0)
+    assert isinstance(filed, np.memmap)
+    few = tfk.predict(model, X[:3], batch_size=9, verbose=0, gather="none")
+    first = tfk.broadcast_object(first, root_rank=0)
+    return numbers(model, filed=filed, first=first, own=np.concatenate(own), few=few if len(few) else filed[:3])
+
+
+@program
 def rows_of_several_outputs() -> Numbers:
     inputs = keras.Input((6,))
     outputs = [layers.Dense(2)(inputs), {"a": layers.Dense(1)(inputs)}]

@@ -23,7 +23,7 @@ JOB = Path(__file__).with_name("job_data_parallel.py")
 CUT = (
     "batches_smaller_than_the_world one_row_at_a_time a_dataset eagerly single_batches evaluation_and_prediction "
     "a_dataset_whose_rows_are_computed steps_of_validation a_model_that_a_prediction_builds "
-    "masked_tokens batch_normalization batch_normalization_in_a_step_of_its_own"
+    "predictions_that_are_gathered masked_tokens batch_normalization batch_normalization_in_a_step_of_its_own"
 )
 SCRIPT = """
 import os

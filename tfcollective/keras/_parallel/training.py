@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
-from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
 from tfcollective.keras._parallel.callbacks import InStep, for_this_rank
 from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
 from tfcollective.keras._parallel.results import check_metrics, leaves_of, values_in_order
 from tfcollective.keras._parallel.run import begin_at, result_of_run, run, running
 from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._state import OptimizerState, state_of
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
-from tfcollective.tensorflow._objects import allgather_object
 from tfcollective.tensorflow._variables import make_eagerly
 
 _FRACTION = "_tfcollective_fraction"
@@ -93,21 +91,21 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
 
 
 def predict(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
-    """``Model.predict``, with every ``size``-th batch; returns all rows on all ranks, in the order of the data."""
+    """``Model.predict``, with every ``size``-th batch; returns all rows on all ranks, in the order of the data, or what
+    ``tfcollective.keras.predict`` was asked for.
+    """
+    wanted = take_wanted()
     if runtime.rank() != 0:
         arguments["verbose"] = 0
-    if _gets_weights(model, division):
-        return original(model, **arguments)
-    counts = CountBatches()
-    arguments["callbacks"] = [counts, *_listed(arguments.get("callbacks"))]
-    with running(division, predicts=True), _single_steps(model), warnings.catch_warnings():
+    whole = _gets_weights(model, division)
+    predictions = Predictions(wanted, division.takes if whole else None)
+    divided = nullcontext() if whole else running(division, predicts=True)
+    given = _listed(arguments.get("callbacks"))
+    with divided, predictions.of(model, given) as arguments["callbacks"], warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
-        try:
-            mine = original(model, **arguments)
-        except (UnboundLocalError, keras2.NoBatchesError):  # Keras has predicted nothing
-            mine = None
-    everyones = allgather_object((counts.rows, mine), name="predictions")
-    return _in_order(everyones) if any(rows for rows, _ in everyones) else mine
+        with suppress(UnboundLocalError, keras2.NoBatchesError):  # Keras has predicted nothing
+            original(model, **arguments)
+    return predictions.gathered()
 
 
 def _gets_weights(model: Any, division: Division) -> bool:
@@ -117,11 +115,7 @@ def _gets_weights(model: Any, division: Division) -> bool:
 
 
 class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """Notes the number of batches that this rank evaluates, and how many rows each batch of ``predict`` has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[int] = []
+    """Notes the number of batches that this rank evaluates."""
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins to count."""
@@ -130,42 +124,6 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts."""
         run.place += runtime.size()
-
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts rows. Keras 3 makes a number of an output of one element, and takes dictionaries apart."""
-        output = tf.nest.flatten(logs)[0]
-        self.rows.append(int(output.shape[0]) if hasattr(output, "shape") else 1)
-
-
-def _in_order(everyones: Sequence[tuple[list[int], Any]]) -> Any:
-    """The rows of all ranks' batches, which they took in turn."""
-    structure = next(outputs for rows, outputs in everyones if rows)
-    if not all(isinstance(one, np.ndarray) for one in tf.nest.flatten(structure)):
-        raise UnsupportedError("predict: ragged and sparse predictions of several ranks are not put together")
-    chunks: list[list[Any]] = [[] for _ in tf.nest.flatten(structure)]
-    split = [
-        [np.split(one, np.cumsum(rows)[:-1]) for one in tf.nest.flatten(outputs)] if rows else []
-        for rows, outputs in everyones
-    ]
-    for place in range(max(len(rows) for rows, _ in everyones)):
-        for rank, (rows, _) in enumerate(everyones):
-            if place < len(rows):
-                for collected, parts in zip(chunks, split[rank], strict=True):
-                    collected.append(parts[place])
-    return tf.nest.pack_sequence_as(structure, [np.concatenate(collected) for collected in chunks])
-
-
-@contextmanager
-def _single_steps(model: Any) -> Iterator[None]:
-    steps = steps_per_execution(model)
-    if steps == 1:
-        yield
-        return
-    model.steps_per_execution, model.predict_function = 1, None
-    try:
-        yield
-    finally:
-        model.steps_per_execution, model.predict_function = steps, None
 
 
 def _prepare(model: Any) -> None:
