@@ -73,6 +73,16 @@ def no_seed_for_the_next_test() -> Iterator[None]:
         sys.modules["tensorflow"].random.set_seed(None)
 
 
+@pytest.fixture(autouse=True)
+def no_world_for_the_next_test() -> Iterator[None]:
+    """What a test joins it leaves: a later test's `init` would do nothing."""
+    yield
+    runtime = sys.modules.get("tfcollective._runtime")
+    if runtime is not None and runtime.is_initialized():
+        runtime.shutdown()
+        pytest.fail("this test left a world open: end it by tfcollective.shutdown()", pytrace=False)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _functions_travel_whole(request: pytest.FixtureRequest) -> Iterator[None]:
     """Pickles functions of test modules by value for other processes, since only pytest can import these modules."""

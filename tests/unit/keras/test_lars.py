@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ import tensorflow as tf
 import tfcollective.keras as tfc
 
 RATE, MOMENTUM, DECAY, TRUST = 0.5, 0.9, 0.01, 0.02
+
+
+@pytest.fixture(autouse=True)
+def world_of_one() -> Iterator[None]:
+    tfc.init()
+    yield
+    tfc.shutdown()
 
 
 def expected(weights: list[Any], gradients: list[list[Any]], nesterov: bool) -> list[Any]:
@@ -32,7 +40,6 @@ def expected(weights: list[Any], gradients: list[list[Any]], nesterov: bool) -> 
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("distributed", [False, True])
 def test_updates_are_those_of_the_paper(nesterov: bool, distributed: bool) -> None:
-    tfc.init()
     random = np.random.default_rng(1)
     weights = [random.normal(size=shape) for shape in ((3, 4), (4,))]
     gradients = [[random.normal(size=w.shape) for w in weights] for _ in range(3)]
@@ -47,7 +54,6 @@ def test_updates_are_those_of_the_paper(nesterov: bool, distributed: bool) -> No
 
 
 def test_saved_models_go_on_with_it(tmp_path: Path) -> None:
-    tfc.init()
     model = tf.keras.Sequential([tf.keras.layers.Input((3,)), tf.keras.layers.Dense(2)])
     optimizer = tfc.DistributedOptimizer(tfc.LARS(RATE, weight_decay=DECAY, exclude=["embed"], use_ema=True))
     model.compile(optimizer=optimizer, loss="mse")
