@@ -65,7 +65,7 @@ def synchronize_keras(replace_method: Callable[..., bool]) -> None:
     if _KERAS_2:
         replace_method(kind, "_calculate_mean_and_var", _mean_and_variance, "keep_dims")
         replace_method(kind, "_fused_batch_norm", _fused)
-        replace_method(kind, "_support_zero_size_input", _supports_no_rows)
+        replace_method(kind, "_assign_moving_average", _assign_moving_average)
     else:
         replace_method(kind, "_moments", _moments, "mask")
 
@@ -116,9 +116,14 @@ def _like_fused(layer: Any, inputs: Any) -> Any:
     return tf.cast(tf.nn.batch_normalization(values, *shaped, layer.epsilon), inputs.dtype)
 
 
-def _supports_no_rows(original: Callable[..., Any], layer: Any) -> bool:
-    """True lets moving averages of a rank's own rows stay as they are where it has none of a batch."""
-    return bool(original(layer)) or (current_step() is not None and not _is_ours(layer))
+def _assign_moving_average(
+    original: Callable[..., Any], layer: Any, variable: Any, value: Any, momentum: Any, inputs_size: Any
+) -> Any:
+    """Leaves statistics of a rank's own rows as they are where it has none of a batch."""
+    step = current_step()
+    if step is not None and not _is_ours(layer):
+        value = tf.where(step.rows > 0, value, tf.cast(variable, value.dtype))
+    return original(layer, variable, value, momentum, inputs_size)
 
 
 def _is_ours(layer: Any) -> bool:
@@ -147,6 +152,9 @@ def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any, 
     values = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
     weights = tf.ones_like(values) if mask is None else _weights_of(mask, values)
     count = tf.reduce_sum(weights, axes)
+    step = current_step()
+    if step is not None and not step.is_even:
+        count = tf.where(step.rows > 0, count, tf.zeros_like(count))
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * values, axes), count)
     centred = values - _expanded(mean, axes)
     variance = tf.math.divide_no_nan(tf.reduce_sum(weights * centred * centred, axes), count)

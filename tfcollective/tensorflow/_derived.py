@@ -32,12 +32,12 @@ def derive_anew_from(variables: Sequence[Any]) -> None:
     A variable does not know its layer: the objects of this process are searched, if a variable has the name of a weight
     of ``Normalization``.
     """
-    keras = sys.modules.get("keras")
-    kind = getattr(getattr(keras, "layers", None), "Normalization", None)
+    rooms = (getattr(sys.modules.get(name), "layers", None) for name in ("keras", "tf_keras"))
+    kinds = tuple(room.Normalization for room in rooms if hasattr(room, "Normalization"))
     keys = {variable_key(variable) for variable in variables if _may_be_of_normalization(variable)}
-    if kind is None or not keys:
+    if not kinds or not keys:
         return
-    layers = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    layers = [one for one in gc.get_objects() if issubclass(type(one), kinds)]
     derive_anew(layer for layer in layers if any(variable_key(weight) in keys for weight in layer.weights))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -80,7 +81,7 @@ def test_slices_are_those_of_whole_batches(name: str) -> None:
         mine = Division(rank, 3).parts_of(data)
         assert int(mine.cardinality()) == int(data.cardinality())
         for batches in epochs:
-            for (total, part), whole in zip(mine, batches, strict=True):
+            for (total, part, _), whole in zip(mine, batches, strict=True):
                 assert_equal(part, Division(rank, 3).part_of(tf.nest.map_structure(tf.constant, whole)).batch)
                 assert total == len(tf.nest.flatten(whole)[0])
 
@@ -200,7 +201,7 @@ def test_arrays_are_gathered_by_slices(count: int) -> None:
         assert int(mine.cardinality()) == int(data.cardinality())
         for part, whole in zip(mine, listed(data), strict=True):
             expected = Division(rank, 3).part_of(tf.nest.map_structure(tf.constant, whole))
-            assert_equal(part, expected)
+            assert_equal(part[:2], expected[:2])
         assert_equal(listed(Division(rank, 3).whole_batches_of(data)), listed(data)[rank::3])
 
 
@@ -213,6 +214,5 @@ def gathered(count: int) -> Data:
         )
 
         return ArrayDataAdapter(x, y, batch_size=5).get_tf_dataset()
-    from keras.src.engine.data_adapter import TensorLikeDataAdapter  # no public way to it
-
-    return TensorLikeDataAdapter(x, y, batch_size=5).get_dataset()
+    adapters = sys.modules[tf.keras.Model.__module__].data_adapter  # no public way to it
+    return adapters.TensorLikeDataAdapter(x, y, batch_size=5).get_dataset()

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._parallel.rows import Part, batches_of, is_unordered
+from tfcollective.keras._parallel.rows import Part, batches_of, is_unordered, spare_row
 
 
 def _unwatched(dataset: Any, _division: Division | None) -> Any:
@@ -50,7 +50,8 @@ class Division:
             return Part(tf.cast(total * self.size, tf.int64), batch)
         begin, end = self.bounds(total)
         parts = [_slice(one, begin, end, total) for one in tf.nest.flatten(batch, expand_composites=False)]
-        return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts))
+        has_some = isinstance(total, int) and end > begin
+        return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts), () if has_some else spare_row(batch))
 
     def bounds(self, total: Any) -> tuple[Any, Any]:
         """Where this rank's slice of `total` rows begins and ends: of their type."""

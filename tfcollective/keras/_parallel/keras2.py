@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._parallel.randomness import set_apart
 from tfcollective.keras._parallel.run import is_of_training, result_of_run, run
+from tfcollective.keras._parallel.spare_row import call_layer
 from tfcollective.keras._parallel.step import (
     compute_loss,
     current_step,
@@ -43,6 +44,7 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     generator: Any = sys.modules[keras.layers.Layer.__module__].backend.RandomGenerator  # type: ignore[attr-defined]
     losses.compute_weighted_loss = _reducing(losses.compute_weighted_loss)
     losses.apply_valid_mask = _masking(losses.apply_valid_mask, losses.apply_mask)
+    replace_method(keras.layers.Layer, "__call__", call_layer)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", _update_state)
     replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)

@@ -12,6 +12,7 @@ from tfcollective import _runtime as runtime
 from tfcollective._runtime.communicator import Min
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
+from tfcollective.keras._parallel.spare_row import call_layer
 from tfcollective.keras._parallel.step import (
     Step,
     compute_loss,
@@ -37,6 +38,7 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     from keras.src.losses import loss as losses  # noqa: TID251
 
     losses.reduce_weighted_values = _wrapped(losses)
+    replace_method(keras.layers.Layer, "__call__", call_layer)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", update_mean)
     replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)

@@ -44,10 +44,18 @@ class Part(NamedTuple):
     Attributes:
         total: the number of rows of all ranks' parts together, int64.
         batch: this rank's rows.
+        spare: a row of any rank, of each dense part of the batch; none where this rank surely has rows.
     """
 
     total: Any
     batch: Any
+    spare: tuple[Any, ...] = ()
+
+
+def spare_row(rows: Any) -> tuple[Any, ...]:
+    """``Part.spare`` of some rows of the batch."""
+    parts = tf.nest.flatten(rows, expand_composites=False)
+    return tuple(one[:1] for one in parts if isinstance(one, tf.Tensor) and one.shape.rank != 0)
 
 
 class _Rows(NamedTuple):
@@ -106,7 +114,9 @@ class Batches(NamedTuple):
         always_full = self.drops_last and end > begin
 
         def part(totals: Any, counts: Any, rows: Any) -> Part:
-            return Part(totals[0], rows if always_full else tf.nest.map_structure(lambda one: one[: counts[0]], rows))
+            if always_full:
+                return Part(totals[0], rows)
+            return Part(totals[0], tf.nest.map_structure(lambda one: one[: counts[0]], rows), spare_row(rows))
 
         uncomputed = watch(self.rows.source.batch(self.size, drop_remainder=self.drops_last)).map(chosen).unbatch()
         computed = self._computed(uncomputed, lambda total, count, row: (total, count, self.rows.compute(row)))
@@ -161,7 +171,9 @@ class Gathered(NamedTuple):
         def part(places: Any, arrays: Any) -> Part:
             total = tf.size(places, tf.int64)
             begin, end = bounds(total)
-            return Part(total, self.gather(places[begin:end], arrays))
+            first, count = tf.minimum(begin, total - 1), tf.maximum(end - begin, 1)
+            rows = self.gather(places[first : first + count], arrays)
+            return Part(total, tf.nest.map_structure(lambda one: one[: end - begin], rows), spare_row(rows))
 
         return self._gathered(watch(self.places), part)
 

@@ -10,7 +10,8 @@ times the number of ranks over the rows of all. The average of the ranks' gradie
 * A loss or a metric that makes one number of a batch may be no mean at all: it is computed of the rows of all ranks.
 * A number that a step gives to a ``Mean`` counts as one batch: each rank's counts by its share.
 
-Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none.
+Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none, but for its layers:
+see ``spare_row``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Step:
         size: the number of ranks.
         scales_loss: the loss gets the share, not the gradients.
         begin: the first of this rank's rows in those of all ranks.
+        spare: see ``Part``.
     """
 
     rows: Any
@@ -49,6 +51,7 @@ class Step:
     size: int
     scales_loss: bool
     begin: Any = 0
+    spare: tuple[Any, ...] = ()
 
     @property
     def fraction(self) -> Any:
@@ -144,10 +147,10 @@ def divided_step(
     """
 
     def step(element: Any) -> Any:
-        total, part = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
+        total, part, spare = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
         rows = rows_of(next(one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)))
         begin = division.bounds(total)[0] if division.shards_data else rows * division.rank
-        current = Step(rows, total, division.size, scales_loss, begin)
+        current = Step(rows, total, division.size, scales_loss, begin, spare)
         if fraction is not None:
             fraction.assign(tf.cast(current.fraction, tf.float32))
         with within(current), own_seed(division.rank):
