@@ -25,7 +25,7 @@ test-tf215:
 endif
 
 # Each minor version with its own Keras. All but the nightly have wheels for Python 3.10 and 3.11.
-TENSORFLOWS_WITH ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0 nightly
+TENSORFLOWS_WITH ?= 2.15.1 2.16.2 2.17.1 2.18.1 2.19.1 2.20.0 2.21.0 2.21.0-tf_keras nightly
 test-tensorflows: dist/wheel.made  ## the same wheel with every minor version of TensorFlow, one after the other (TENSORFLOWS_WITH="2.16.2 nightly")
 	@PYTHON="$(PYTHON)" PYTHON_TF215="$(PYTHON_TF215)" tools/test_tensorflows.sh "$(TENSORFLOWS_WITH)" $(AT_ONCE) tests $(ONCE)
 

@@ -5,6 +5,7 @@ Run by the Python of that environment, with the results that ``pytest --junitxml
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from contextlib import suppress
@@ -15,7 +16,8 @@ from xml.etree import ElementTree
 
 def row(results: Path) -> str:
     """Versions, counts and seconds; where pytest has written no results, that is said."""
-    versions = [_version("tensorflow-cpu", "tf-nightly"), _version("keras", "keras-nightly"), platform.python_version()]
+    keras = ("tf_keras",) if os.environ.get("TF_USE_LEGACY_KERAS") else ("keras", "keras-nightly")
+    versions = [_version("tensorflow-cpu", "tf-nightly"), _version(*keras), platform.python_version()]
     return "| " + " | ".join([*versions, *(_outcome(results) if results.exists() else ("pytest was ended", ""))]) + " |"
 
 

@@ -32,8 +32,8 @@ def derive_anew_from(variables: Sequence[Any]) -> None:
     A variable does not know its layer: the objects of this process are searched, if a variable has the name of a weight
     of ``Normalization``.
     """
-    rooms = (getattr(sys.modules.get(name), "layers", None) for name in ("keras", "tf_keras"))
-    kinds = tuple(room.Normalization for room in rooms if hasattr(room, "Normalization"))
+    rooms = [getattr(sys.modules.get(name), "layers", None) for name in ("keras", "tf_keras")]
+    kinds = tuple(kind for room in rooms for kind in [getattr(room, "Normalization", None)] if kind is not None)
     keys = {variable_key(variable) for variable in variables if _may_be_of_normalization(variable)}
     if not kinds or not keys:
         return

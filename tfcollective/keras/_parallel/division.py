@@ -51,7 +51,9 @@ class Division:
         begin, end = self.bounds(total)
         parts = [_slice(one, begin, end, total) for one in tf.nest.flatten(batch, expand_composites=False)]
         has_some = isinstance(total, int) and end > begin
-        return Part(tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts), () if has_some else spare_row(batch))
+        return Part(
+            tf.cast(total, tf.int64), tf.nest.pack_sequence_as(batch, parts), () if has_some else spare_row(batch)
+        )
 
     def bounds(self, total: Any) -> tuple[Any, Any]:
         """Where this rank's slice of `total` rows begins and ends: of their type."""

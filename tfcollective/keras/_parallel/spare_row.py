@@ -1,7 +1,7 @@
 """A row for layers that a rank without rows of a batch calls.
 
-Convolutions of no rows fail with oneDNN, TensorFlow's default on CPUs: results and gradients have wrong shapes. So there
-layers compute with a row of another rank, and what they return has no row again.
+Convolutions of no rows fail with oneDNN, TensorFlow's default on CPUs: results and gradients have wrong shapes. So
+there layers compute with a row of another rank, and what they return has no row again.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ times the number of ranks over the rows of all. The average of the ranks' gradie
 * A loss or a metric that makes one number of a batch may be no mean at all: it is computed of the rows of all ranks.
 * A number that a step gives to a ``Mean`` counts as one batch: each rank's counts by its share.
 
-Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none, but for its layers:
-see ``spare_row``.
+Metrics are sums over rows otherwise, and need nothing. A rank without rows of a batch computes with none, but for
+its layers: see ``spare_row``.
 """
 
 from __future__ import annotations
