@@ -31,7 +31,7 @@ TRANSPORTS = ("auto", "tcp")
 BATCH_NORMS = ("global", "local")
 # Who moves the data: see tfcollective._runtime.engines.
 ENGINES = ("native", "horovod", "mpi")
-REPLICA_CHECKS = ("resync", "warn", "error")
+REPLICA_CHECKS = ("error", "warn", "resync")
 # Who may tell a process who it is, in order of precedence: see tfcollective._control.identity.discovery.
 IDENTITIES = ("auto", "launcher", "tf_config", "vertex", "sagemaker", "mpi", "slurm", "kubernetes", "single")
 _LOG = get_logger(__name__)
@@ -220,9 +220,9 @@ class Settings:
     )
     replica_check: str = _row(
         _choice(*REPLICA_CHECKS),
-        "Weights that differ: `resync` takes back rounding, and anything else is an error; with `warn` that is a "
-        "warning; with `error` rounding is an error, too.",
-        "resync",
+        "Weights that differ by more than rounding, which is taken back: `error`, `warn` in one line, or `resync`, "
+        "after which all ranks have rank 0's weights and optimizer state.",
+        "error",
     )
     local_training: bool = _row(
         _FLAG, "Let ranks train without reducing gradients, each a model of its own; otherwise that is an error.", False

@@ -29,6 +29,7 @@ from tfcollective.keras.callbacks import (
 from tfcollective.tensorflow._common import *  # noqa: F403
 from tfcollective.tensorflow._common import __all__ as __all__  # type: ignore[attr-defined]
 from tfcollective.tensorflow._functions import allreduce, broadcast
+from tfcollective.tensorflow._replica_check import ReplicaCheck
 from tfcollective.tensorflow._rows import allgather, reducescatter
 from tfcollective.tensorflow._variables import broadcast_global_variables
 
@@ -44,6 +45,7 @@ __all__ += (
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
+    "ReplicaCheck",
     "SyncBatchNormalization",
     "allgather",
     "allreduce",

@@ -68,7 +68,7 @@ class _Keras2Base(DistributedMixin):
             raise UnsupportedError(_SKIPPED)
         if self._tfcollective_reduces_first and not state.is_reduced and pairs:
             gradients, variables = zip(*pairs, strict=True)
-            reduced = state.reduce_first(weigh(gradients), variables, [False] * len(pairs))
+            reduced = state.reduce_first(self, weigh(gradients), variables, [False] * len(pairs))
             pairs = list(zip(reduced, variables, strict=True))
         result = base.apply_gradients(pairs, *args, **kwargs)
         if pairs and not state.is_reduced and state.communicates:
@@ -93,7 +93,9 @@ class _Keras2Base(DistributedMixin):
         if not pairs or (state.is_updating and state.is_reduced):
             return pairs
         gradients, variables = zip(*pairs, strict=True)
-        state.begin(variables, gradients)
+        if state.communicates and state.options.replica_check.effective_action == "resync":
+            self._tfcollective_build(list(variables))  # a resync assigns to the optimizer's variables, too
+        state.begin(self, variables, gradients)
         reduced = list(zip(state.reduce(weigh(gradients)), variables, strict=True))
         state.is_aggregated = not state.is_updating
         return reduced

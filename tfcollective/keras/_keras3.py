@@ -90,7 +90,7 @@ class Keras3Mixin(DistributedMixin):
 
     def _reduced_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         weighed = gradients if self._tfcollective.is_reduced else weigh(gradients)
-        return self._tfcollective.reduce_first(weighed, variables, [_is_overwritten(v) for v in variables])
+        return self._tfcollective.reduce_first(self, weighed, variables, [_is_overwritten(v) for v in variables])
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         base: Any = super()
@@ -98,7 +98,7 @@ class Keras3Mixin(DistributedMixin):
         state = self._tfcollective
         with state.update():
             if not state.is_reduced:
-                state.begin(trainable_variables, grads)
+                state.begin(self, trainable_variables, grads)
             base._backend_apply_gradients(grads, trainable_variables)
             if not state.is_reduced and not this.gradient_accumulation_steps:
                 raise InternalError("this version of Keras applied gradients that were not reduced: please report it")

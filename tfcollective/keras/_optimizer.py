@@ -21,6 +21,7 @@ from tfcollective.tensorflow._aggregation import Passes
 from tfcollective.tensorflow._compression import Compression
 from tfcollective.tensorflow._docstrings import documented
 from tfcollective.tensorflow._gradients import GradientOptions, refuse_strategy
+from tfcollective.tensorflow._replica_check import ReplicaCheck
 
 
 @documented
@@ -37,6 +38,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
     scale_local_gradients: bool = True,
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
+    replica_check: ReplicaCheck | None = None,
     name: str | None = None,
 ) -> Any:
     """An optimizer like `optimizer` whose updates use the gradients of all ranks.
@@ -57,6 +59,7 @@ def DistributedOptimizer(  # noqa: N802  # Horovod's name
         backward_passes_per_step: how many passes are added up in this process for one reduction and one update.
             Keras 3 does it (``gradient_accumulation_steps`` is set), and ``optimizer.iterations`` counts updates; with
             Keras 2 it counts passes, as with Horovod. A LearningRateSchedule is asked by the number of passes.
+        replica_check: which variables are compared between the ranks now and then, and what differences lead to.
 
     Raises:
         UnsupportedError: an argument, or a kind of optimizer, that is not supported; says which. Or it is called in the

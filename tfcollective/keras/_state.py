@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -74,6 +75,7 @@ class OptimizerState:
         self.when_built: list[Callable[[], None]] = []
         self.weight: Any = None
         self.counted: Any = None
+        self._optimizer: Callable[[], Any] = lambda: None
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
         """Returns the state of another optimizer which reduces as this one does."""
@@ -93,7 +95,17 @@ class OptimizerState:
     @functools.cached_property
     def guard(self) -> ReplicaGuards:
         """Compares the ranks' variables now and then."""
-        return ReplicaGuards(self.scope, self.options.process_set)
+        return ReplicaGuards(self.scope, self.options.process_set, self.options.replica_check, self._resynced)
+
+    def _resynced(self) -> list[Any]:
+        """Returns the optimizer's variables that a resync makes the first rank's. Gradients of passes are each rank's
+        own; so is the state of local variables, and which variable is part of it optimizers do not say."""
+        optimizer = self._optimizer()
+        if optimizer is None or self.local.keys():
+            return []
+        passes = {variable_key(v) for v in getattr(optimizer, "_accumulated_gradients", None) or () if v is not None}
+        variables = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
+        return [one for one in variables if variable_key(one) not in passes]
 
     @property
     def communicates(self) -> bool:
@@ -114,7 +126,9 @@ class OptimizerState:
                 f"DistributedOptimizer(Outer({name}(...)))"
             )
 
-    def reduce_first(self, gradients: Sequence[Any], variables: Sequence[Any], kept: Sequence[bool]) -> list[Any]:
+    def reduce_first(
+        self, optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any], kept: Sequence[bool]
+    ) -> list[Any]:
         """Reduces before a method of the user's own class is given the gradients; once an update.
 
         Args:
@@ -125,7 +139,7 @@ class OptimizerState:
             return reduced
         places = [place for place, keep in enumerate(kept) if not keep and gradients[place] is not None]
         mine = [gradients[place] for place in places]
-        self.begin([variables[place] for place in places], mine)
+        self.begin(optimizer, [variables[place] for place in places], mine)
         for place, result in zip(places, self.reduce(mine), strict=True):
             reduced[place] = result
         return reduced
@@ -135,8 +149,9 @@ class OptimizerState:
         """The check that finds where NaN begins, if it is enabled."""
         return FiniteCheck()
 
-    def begin(self, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """An update of these variables is being built, with these gradients of this rank."""
+    def begin(self, optimizer: Any, variables: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """An update of these variables by this optimizer is being built, with these gradients of this rank."""
+        self._optimizer = weakref.ref(optimizer)
         self.variables = list(variables)
         local = self.local.keys()
         with after_data(gradients):

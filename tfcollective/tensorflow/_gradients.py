@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ from tfcollective.tensorflow._plan import (
     sizes_for_network,
 )
 from tfcollective.tensorflow._readiness import ready_order
+from tfcollective.tensorflow._replica_check import ReplicaCheck
 
 _LOG = get_logger(__name__)
 
@@ -45,6 +46,7 @@ class GradientOptions:
         groups: lists of variables whose gradients share a bucket.
         process_set: whose ranks take part; all if None. On other ranks gradients stay as they are.
         adasum: each gradient is combined by Adasum instead of `op`.
+        replica_check: what an optimizer compares between the ranks, and what it does about differences.
     """
 
     compression: Any = Compression.none
@@ -56,6 +58,7 @@ class GradientOptions:
     scale_local_gradients: bool = True
     process_set: ProcessSet | None = None
     adasum: bool = False
+    replica_check: ReplicaCheck = field(default_factory=ReplicaCheck)
 
     @classmethod
     def checked(cls, arguments: Mapping[str, Any], *, may_be_adasum: bool = False) -> GradientOptions:
@@ -65,7 +68,7 @@ class GradientOptions:
             UnsupportedError: another reduction than Average or Sum.
             InvalidArgumentError: arguments that exclude each other.
         """
-        given = cls(**{one.name: arguments[one.name] for one in fields(cls) if one.name in arguments})
+        given = cls(**{one.name: arguments[one.name] for one in fields(cls) if arguments.get(one.name) is not None})
         op = given.op
         num_groups, groups = (given.groups, ()) if isinstance(given.groups, int) else (0, given.groups or ())
         is_adasum = may_be_adasum and op == Adasum
@@ -79,6 +82,8 @@ class GradientOptions:
             raise UnsupportedError(f"op={op!r}: gradients are reduced with Average or Sum")
         if given.gradient_predivide_factor != 1.0 and op != Average:
             raise InvalidArgumentError("gradient_predivide_factor: only with op=Average")
+        if not isinstance(given.replica_check, ReplicaCheck):
+            raise InvalidArgumentError(f"replica_check: expected a ReplicaCheck, got {given.replica_check!r}")
         if not isinstance(given.process_set, ProcessSet | None):
             raise InvalidArgumentError(f"process_set: expected a ProcessSet, got {given.process_set!r}")
         if num_groups < 0:

@@ -26,13 +26,14 @@ from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow import _ops as ops
 from tfcollective.tensorflow._gradients import variable_key, variable_name
 from tfcollective.tensorflow._helpers import rank_in_graph, size_in_graph
+from tfcollective.tensorflow._replica_check import ReplicaCheck
 from tfcollective.tensorflow._replicas import Comparison, Replicas
-from tfcollective.tensorflow._variables import make_eagerly
+from tfcollective.tensorflow._variables import make_eagerly, tensorflow_variable
 
 _PAUSE = 20  # steps; gradients that are never applied, as in a benchmark, must not be looked at each time
 _HELD = -(1 << 62)
 _LOWER = "_lower_using_switch_merge"  # of an op If: whether TensorFlow takes it apart
-_CHANGED, _PRESENT, _POLICY = 0, 1, 2  # places in the last row of the compared array
+_CHANGED, _PRESENT, _ACTION = 0, 1, 2  # places in the last row of the compared array
 
 _guards: weakref.WeakSet[ReplicaGuard] = weakref.WeakSet()
 
@@ -46,18 +47,30 @@ class ReplicaGuard:
             have changed since the first step.
         process_set: whose ranks are compared; all if None.
         held: no checks until :meth:`restart`.
+        check: what is compared, and what is done about differences.
+        state: returns the other variables that a resync gives the first rank's values, such as an optimizer's.
     """
 
     def __init__(
-        self, scope: str, *, after_update: bool = False, process_set: ProcessSet | None = None, held: bool = False
+        self,
+        scope: str,
+        *,
+        after_update: bool = False,
+        process_set: ProcessSet | None = None,
+        held: bool = False,
+        check: ReplicaCheck | None = None,
+        state: Callable[[], Sequence[Any]] = tuple,
     ) -> None:
         self._name = f"{scope}/replica_check"
         self._after_update = after_update
         self._process_set = process_set
         self._begin = _HELD if held else 0
+        self._how = check or ReplicaCheck()
+        self._state = state
         self._steps: Any = None
         self._first: Any = None
         self._replicas: Replicas | None = None
+        self._whole: Callable[[], Sequence[Any]] = tuple
         _guards.add(self)
 
     def hold(self) -> None:
@@ -86,10 +99,12 @@ class ReplicaGuard:
         if every == 0 or not tf.compat.v1.executing_eagerly_outside_functions():
             return []
         named = [(variable_name(v, i), v) for i, v in enumerate(variables) if tf.TensorShape(v.shape).num_elements()]
-        if not named:
+        self._whole = lambda: [*(variable for _, variable in named), *self._state()]
+        chosen = [pair for pair in named if self._how.compares(*pair)]
+        if not chosen:
             return []
         with tf.device("CPU:0"):  # GPUs have no kernels for fingerprints, text and sums of uint8
-            return [self._count_and_check(every, named, members)]
+            return [self._count_and_check(every, chosen, members)]
 
     def _count_and_check(self, every: int, named: Sequence[tuple[str, Any]], members: Members) -> Any:
         counter = self._counter()
@@ -110,7 +125,7 @@ class ReplicaGuard:
     def _check(self, named: Sequence[tuple[str, Any]], members: Members, steps: Any) -> Any:
         mine = _fingerprints_of(named)
         changed = tf.constant(True) if self._first is None else tf.reduce_any(tf.not_equal(mine, self._first))
-        everyone = _everyone(mine, changed, self._name, members)
+        everyone = _everyone(mine, changed, self._how.effective_action, self._name, members)
         updated = tf.reduce_any(tf.not_equal(everyone[:, -1, _CHANGED], 0))
         return tf.cond(updated, lambda: self._settle(everyone, steps, named, members), self._later)
 
@@ -119,15 +134,16 @@ class ReplicaGuard:
         large model.
         """
         if self._replicas is None:
-            self._replicas = Replicas(self._name, members.process_set_id)
-        replicas = self._replicas
+            self._replicas = Replicas(self._name, members.process_set_id, self._how)
+        replicas, whole = self._replicas, self._whole
 
         def settle(everyone: Any, steps: Any) -> str:
-            return replicas.settle(compare_fingerprints(everyone), named, int(steps))
+            return replicas.settle(compare_fingerprints(everyone), named, int(steps), whole)
 
         if tf.executing_eagerly():
             return _raise_if(settle(everyone.numpy(), steps))
-        return _raise_if(tf.ensure_shape(tf.numpy_function(settle, [everyone, steps], tf.string), []))
+        settled = _raise_if(tf.ensure_shape(tf.numpy_function(settle, [everyone, steps], tf.string), []))
+        return _assigned_after(settled, whole()) if self._how.effective_action == "resync" else settled
 
     def _later(self) -> Any:
         """Postpones the check while nothing has changed: counts from the first step again, after a pause."""
@@ -154,11 +170,17 @@ class ReplicaGuards:
     Args:
         scope: names the comparisons between ranks.
         process_set: whose ranks are compared; all if None.
+        check: what is compared, and what is done about differences.
+        state: returns the other variables that a resync gives the first rank's values.
     """
 
-    def __init__(self, scope: str, process_set: ProcessSet | None = None) -> None:
+    def __init__(
+        self, scope: str, process_set: ProcessSet | None, check: ReplicaCheck, state: Callable[[], Sequence[Any]]
+    ) -> None:
         self._scope = scope
         self._process_set = process_set
+        self._check = check
+        self._state = state
         self._held = False
         # By the variables' keys, with the variables: keys are unique while these live.
         self._guards: dict[tuple[int, ...], tuple[ReplicaGuard, Sequence[Any]]] = {}
@@ -180,7 +202,9 @@ class ReplicaGuards:
         key = tuple(map(variable_key, variables))
         if key not in self._guards:
             name = f"{self._scope}/{len(self._guards)}"
-            guard = ReplicaGuard(name, process_set=self._process_set, held=self._held)
+            guard = ReplicaGuard(
+                name, process_set=self._process_set, held=self._held, check=self._check, state=self._state
+            )
             self._guards[key] = (guard, list(variables))
         return self._guards[key][0].step(variables)
 
@@ -229,14 +253,14 @@ def _keep_whole(result: Any) -> None:
             return
 
 
-def _everyone(mine: Any, changed: Any, name: str, members: Members) -> Any:
-    """uint8[size, n + 1, 8]: each rank's fingerprints; in the last row whether they have changed, a 1, its policy.
+def _everyone(mine: Any, changed: Any, action: str, name: str, members: Members) -> Any:
+    """uint8[size, n + 1, 8]: each rank's fingerprints; in the last row whether they have changed, a 1, its action.
 
     A sum in which each rank has a place of its own: unlike an all-gather it also works while some ranks have joined.
     Their places stay zero.
     """
-    policy = REPLICA_CHECKS.index(runtime.settings().replica_check)
-    flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8), tf.constant(policy, tf.uint8)])
+    code = REPLICA_CHECKS.index(action)
+    flags = tf.stack([tf.cast(changed, tf.uint8), tf.constant(1, tf.uint8), tf.constant(code, tf.uint8)])
     own = tf.concat([mine, tf.pad(flags, [[0, 5]])[tf.newaxis]], 0)
     rank, size = rank_in_graph(members), size_in_graph(members)
     places = tf.pad(own[tf.newaxis], [[rank, size - rank - 1], [0, 0], [0, 0]])
@@ -252,6 +276,16 @@ def _raise_if(wrong: Any) -> Any:
     fine = tf.equal(wrong, "")
     with tf.control_dependencies([tf.debugging.Assert(fine, [wrong])]):
         return tf.identity(fine)
+
+
+def _assigned_after(settled: Any, variables: Sequence[Any]) -> Any:
+    """`settled`, as an assignment to the variables: TensorFlow does not see those of a Python function, and would read
+    an optimizer's state for the update before them."""
+    inner = [tensorflow_variable(variable) for variable in variables]
+    with tf.control_dependencies([settled]):
+        assigned = [variable.assign(variable.read_value(), read_value=False) for variable in inner]
+    with tf.control_dependencies(assigned):
+        return tf.identity(settled)
 
 
 def _fingerprints_of(named: Sequence[tuple[str, Any]]) -> Any:
@@ -273,7 +307,7 @@ def compare_fingerprints(everyone: np.ndarray[Any, Any]) -> Comparison:
     present = everyone[:, -1, _PRESENT] != 0
     first = int(np.argmax(present))
     different = (everyone[:, :-1] != everyone[first, :-1]).any(axis=2) & present[:, np.newaxis]
-    return Comparison(different, first, REPLICA_CHECKS[everyone[first, -1, _POLICY]])
+    return Comparison(different, first, REPLICA_CHECKS[everyone[first, -1, _ACTION]])
 
 
 def _new_world() -> None:

@@ -1,4 +1,4 @@
-"""Decides about replicas whose weights differ: rounding is taken back, anything else is an error.
+"""Decides about replicas whose weights differ: what is tolerated is taken back, anything else is acted upon.
 
 Ranks with other numbers of threads, or other kinds of processors, add up in another order. Where an optimizer sums over
 whole tensors (clipping by norm, Lamb, Adafactor, Muon, constraints) equal gradients then make updates that differ in
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,9 @@ from tfcollective._runtime import Members
 from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow import _ops as ops
 from tfcollective.tensorflow._finite import is_finite
+from tfcollective.tensorflow._replica_check import ReplicaCheck
 from tfcollective.tensorflow._variables import tensorflow_variable
 
-_ROUNDINGS_PER_STEP = 16  # how often a step may round the largest weight of a variable by half a unit in its last place
 _CHUNK = 1 << 20  # elements
 _LOG = get_logger(__name__)
 
@@ -44,12 +44,12 @@ class Comparison:
     Attributes:
         different: bool[size, n]: where a rank's variable is not as on the first rank.
         first: the place of the first rank that takes part. Others may have joined.
-        policy: that rank's, one of REPLICA_CHECKS.
+        action: that rank's, one of REPLICA_CHECKS.
     """
 
     different: np.ndarray[Any, Any]
     first: int
-    policy: str
+    action: str
 
     @property
     def variables(self) -> list[int]:
@@ -67,7 +67,7 @@ class Drift:
 
     Attributes:
         distance: relative to the largest weight.
-        bound: of what rounding explains.
+        bound: of what is tolerated.
     """
 
     distance: float
@@ -75,22 +75,11 @@ class Drift:
 
     @property
     def is_wrong(self) -> bool:
-        """True if rounding does not explain it."""
+        """True if it is not tolerated."""
         return self.distance > self.bound
 
     def __str__(self) -> str:
-        return f"by {self.distance:.2g} of the largest weight (rounding: at most {self.bound:.2g})"
-
-
-def rounding_bound(epsilon: float, steps: int) -> float:
-    """Returns how far rounding takes weights apart in so many steps, relative to the largest of them.
-
-    It adds up from step to step, and is never more than half of the digits of the type.
-
-    Args:
-        epsilon: between 1 and the next number of the type.
-    """
-    return min(_ROUNDINGS_PER_STEP * epsilon * max(steps, 1), math.sqrt(epsilon))
+        return f"by {self.distance:.2g} of the largest weight (tolerated: {self.bound:.2g})"
 
 
 def relative_difference(mine: np.ndarray[Any, Any], reference: np.ndarray[Any, Any], floor: float = 0.0) -> float:
@@ -120,17 +109,21 @@ class Replicas:
     Args:
         name: of the comparison; matches its collectives between ranks.
         process_set_id: of the process set whose ranks are compared.
+        check: what is tolerated.
     """
 
-    def __init__(self, name: str, process_set_id: int) -> None:
+    def __init__(self, name: str, process_set_id: int, check: ReplicaCheck) -> None:
         self._name = name
+        self._check = check
         self._process_set_id = process_set_id
         self._equal_since = 0  # the step in which they were equal last, or made so
         self._told = False
         self._nan_told = False
         self._looked = 0  # the step of the comparison before
 
-    def settle(self, compared: Comparison, named: Sequence[tuple[str, Any]], step: int) -> str:
+    def settle(
+        self, compared: Comparison, named: Sequence[tuple[str, Any]], step: int, whole: Callable[[], Sequence[Any]]
+    ) -> str:
         """An error of the program in words; empty if there is none. The same on all ranks.
 
         All ranks call it with the same comparison: it may run collectives, and assign to the variables.
@@ -138,6 +131,7 @@ class Replicas:
         Args:
             named: the variables that were compared, with their names for messages.
             step: counted from 0.
+            whole: returns all variables that a resync gives the first rank's values.
         """
         self._look_for_nan(named, step)
         since = step - self._equal_since if step >= self._equal_since else step  # smaller: the count was reset
@@ -146,24 +140,34 @@ class Replicas:
             return ""
         members = runtime.members_of_set(self._process_set_id)
         words = _Words(compared, [name for name, _ in named], members.ranks)
-        if compared.policy == "error":
-            return f"{ADVICE} {words.where(compared.variables[0])}"
         variables = [tensorflow_variable(variable) for _, variable in named]
         with tf.device("CPU:0"):
-            references = self._references(compared, variables, members)
+            floating = {i: variables[i] for i in compared.variables if variables[i].dtype.is_floating}
+            references = self._of_first(floating, compared, members)
             apart = self._everyones_drifts(compared, variables, references, since, members)
             wrong = next((index for index in compared.variables if apart[index].is_wrong), None)
             if wrong is None:
                 for index, reference in references.items():
                     variables[index].assign(reference)
                 self._equal_since = step
-                self._tell(members.rank == compared.first, words.of_rounding(apart, step))
-            elif compared.policy == "resync":
-                return f"{ADVICE} {words.where(wrong)}, {apart[wrong]}"
-            else:
-                text = f"the replicas' weights differ in step {step + 1}: {words.where(wrong)}, {apart[wrong]}"
-                self._tell(members.rank == compared.first, text)
+                self._tell_of_rounding(members.rank == compared.first, words.of_rounding(apart, step))
+                return ""
+            where = f"{words.where(wrong)}, {apart[wrong]}"
+            if compared.action == "error":
+                return f"{ADVICE} {where}"
+            if compared.action == "resync":
+                self._resync(whole(), compared, members)
+                self._equal_since = step
+                where += f". All ranks go on with the weights and the optimizer's state of {words.first}"
+            if members.rank == compared.first:
+                _LOG.warning("the replicas' weights differ in step %d: %s", step + 1, where)
         return ""
+
+    def _resync(self, variables: Sequence[Any], compared: Comparison, members: Members) -> None:
+        inner = [tensorflow_variable(variable) for variable in variables]
+        numbers = {i: one for i, one in enumerate(inner) if one.dtype.is_floating or one.dtype.is_integer}
+        for place, value in self._of_first(numbers, compared, members).items():
+            inner[place].assign(value)
 
     def _look_for_nan(self, named: Sequence[tuple[str, Any]], step: int) -> None:
         """Logs one line on the first rank; the others have the same weights."""
@@ -182,16 +186,15 @@ class Replicas:
                 )
         self._looked = step
 
-    def _references(self, compared: Comparison, variables: Sequence[Any], members: Members) -> dict[int, Any]:
-        """The first rank's values of the variables that differ and may be rounded, by place.
+    def _of_first(self, variables: Mapping[int, Any], compared: Comparison, members: Members) -> dict[int, Any]:
+        """Returns the first rank's values of some variables, by place.
 
         A sum to which the other ranks add zeros: unlike a broadcast it also works while some ranks have joined.
         """
         is_first = members.rank == compared.first
         references: dict[int, Any] = {}
-        found = [index for index in compared.variables if variables[index].dtype.is_floating]
-        for dtype in sorted({variables[index].dtype.name for index in found}):
-            places = [index for index in found if variables[index].dtype.name == dtype]
+        for dtype in sorted({variable.dtype.name for variable in variables.values()}):
+            places = [index for index, variable in variables.items() if variable.dtype.name == dtype]
             values = [tf.convert_to_tensor(variables[index]) for index in places]
             given = values if is_first else [tf.zeros_like(value) for value in values]
             name = f"{self._name}/weights/{dtype}"
@@ -216,7 +219,7 @@ class Replicas:
             row[:] = math.inf, 0.0
             if index in references:
                 row[0] = relative_difference(variables[index].numpy(), references[index].numpy(), floor)
-                row[1] = rounding_bound(_epsilon(variables[index].dtype), since)
+                row[1] = self._check.bound(variables[index].dtype, since)
         name = f"{self._name}/drift"
         everyones = ops.allreduce(tf.constant(rows), op=Sum, name=name, process_set_id=self._process_set_id).numpy()
         farthest = np.argmax(everyones[..., 0] - everyones[..., 1], axis=0)
@@ -225,7 +228,7 @@ class Replicas:
             for column, (index, place) in enumerate(zip(compared.variables, farthest, strict=True))
         }
 
-    def _tell(self, speaks: bool, text: str) -> None:
+    def _tell_of_rounding(self, speaks: bool, text: str) -> None:
         """Warns once a guard: what rounds in one step does so in later ones, too."""
         if speaks:
             _LOG.log(logging.INFO if self._told else logging.WARNING, "%s", text)
@@ -244,12 +247,17 @@ class _Words:
         """A variable, and where it is not as on the first rank."""
         return f"{self.names[variable]} on ranks {[self.ranks[place] for place in self.compared.places(variable)]}"
 
+    @property
+    def first(self) -> str:
+        """The rank whose weights are compared with."""
+        return f"rank {self.ranks[self.compared.first]}"
+
     def of_rounding(self, apart: dict[int, Drift], step: int) -> str:
-        """Describes a difference by rounding that was undone."""
+        """Describes a difference within the tolerance, which was undone."""
         widest = max(apart, key=lambda index: apart[index].distance)
         return (
             f"the replicas' weights differed by rounding in step {step + 1}, most of all {self.where(widest)}, "
-            f"{apart[widest]}. All ranks go on with the weights of rank {self.ranks[self.compared.first]}. Ranks with "
+            f"{apart[widest]}. All ranks go on with the weights of {self.first}. Ranks with "
             "different numbers of threads or different processors round differently; later differences of this kind "
             "are logged at level info"
         )
@@ -265,9 +273,3 @@ def _typical_size(variables: Sequence[Any]) -> float:
                 squares += float(np.dot(part, part))
                 count += part.size
     return math.sqrt(squares / count) if count and math.isfinite(squares) else 0.0
-
-
-def _epsilon(dtype: Any) -> float:
-    """Between 1 and the next number of a floating type of TensorFlow."""
-    one = np.ones((), dtype.as_numpy_dtype)
-    return float(np.nextafter(one, one + one) - one)

@@ -133,7 +133,7 @@ def test_a_single_bit_counts(dtype: object) -> None:
     compared = compare_fingerprints(gathered(same, other, same, other))
     assert compared.variables == [2]
     assert compared.places(2) == [1, 3]
-    assert (compared.first, compared.policy) == (0, "resync")
+    assert (compared.first, compared.action) == (0, "error")
 
 
 def test_equal_replicas() -> None:

@@ -14,9 +14,10 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import FakeOps, fake_world
 
 import tfcollective.keras as tfk
-from tfcollective._base.errors import CollectiveMismatchError
+from tfcollective._base.errors import CollectiveMismatchError, InvalidArgumentError
 from tfcollective.tensorflow._guard import fingerprints
-from tfcollective.tensorflow._replicas import relative_difference, rounding_bound
+from tfcollective.tensorflow._replica_check import rounding_bound
+from tfcollective.tensorflow._replicas import relative_difference
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras
@@ -58,10 +59,15 @@ def test_large_variables_are_compared_to_the_end() -> None:
 
 
 def third_step(
-    fake: FakeOps, variables: list[tf.Variable], traced: bool, theirs: list[tf.Tensor], policy: int = 0
+    fake: FakeOps,
+    variables: list[tf.Variable],
+    traced: bool,
+    theirs: list[tf.Tensor],
+    action: int = 0,
+    check: tfk.ReplicaCheck | None = None,
 ) -> None:
     """Two steps, and a third one in which the other rank holds other values."""
-    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    optimizer = tfk.DistributedOptimizer(keras.optimizers.SGD(0.0), replica_check=check or tfk.ReplicaCheck())
 
     def step() -> None:
         optimizer.apply_gradients([(tf.zeros(v.shape, v.dtype), v) for v in variables])
@@ -70,7 +76,7 @@ def third_step(
     run()
     run()
     row = np.zeros((1, 8), np.uint8)
-    row[0, :3] = 1, 1, policy
+    row[0, :3] = 1, 1, action
     fake.rows_of_others = tf.concat([fingerprints(theirs), row], 0)[tf.newaxis]
     run = tf.function(step) if traced else step  # the fake's values are part of a graph
     run()
@@ -143,13 +149,48 @@ def test_warn_goes_on_with_other_weights(caplog: pytest.LogCaptureFixture) -> No
     variables = [tf.Variable([0.1], name="kernel")]
     with fake_world(replica_check="warn") as fake:
         fake.drifts_of_others = (0.5, 1e-6)
-        third_step(fake, variables, False, [tf.constant([0.2])], policy=1)
+        third_step(fake, variables, False, [tf.constant([0.2])], action=1)
     assert "weights differ in step 3: kernel" in caplog.text
 
 
-def test_error_takes_no_rounding_back() -> None:
-    """The first rank's policy is that of all."""
+def test_without_tolerance_rounding_is_an_error() -> None:
+    variables = [tf.Variable([0.1], name="kernel")]
+    with fake_world(rank=1) as fake:
+        fake.weights_of_first = [[ROUNDED]]
+        with pytest.raises(CollectiveMismatchError, match=r"kernel.* on ranks \[1\], by .* \(tolerated: 0\)"):
+            third_step(fake, variables, False, [tf.constant([ROUNDED])], check=tfk.ReplicaCheck(tolerance=0))
+    assert variables[0].numpy() == np.float32(0.1)
+
+
+def test_tolerated_differences_are_taken_back() -> None:
+    variables = [tf.Variable([0.1], name="kernel")]
+    with fake_world(rank=1) as fake:
+        fake.weights_of_first = [[0.11]]
+        third_step(fake, variables, False, [tf.constant([0.11])], check=tfk.ReplicaCheck(tolerance=0.1))
+    assert variables[0].numpy() == np.float32(0.11)
+
+
+@pytest.mark.parametrize("chosen", [["bias*"], lambda variable: "bias" in variable.name])
+def test_only_chosen_variables_are_compared(chosen: object) -> None:
+    variables = [tf.Variable([0.1], name="kernel"), tf.Variable([0.3], name="bias")]
+    with fake_world(rank=1) as fake:
+        fake.weights_of_first = [[0.4]]
+        check = tfk.ReplicaCheck(variables=chosen)
+        with pytest.raises(CollectiveMismatchError, match=r"bias.* on ranks \[1\], by 0.25 of the largest"):
+            third_step(fake, variables, False, [tf.constant([0.4])], check=check)
+
+
+def test_the_first_ranks_action_is_that_of_all(caplog: pytest.LogCaptureFixture) -> None:
     variables = [tf.Variable([0.1], name="kernel")]
     with fake_world(rank=1) as fake, pytest.raises(CollectiveMismatchError, match="kernel"):
-        third_step(fake, variables, False, [tf.constant([ROUNDED])], policy=2)
-    assert fake.count("grouped_allreduce") == 0
+        fake.weights_of_first = [[0.2]]
+        third_step(fake, variables, False, [tf.constant([0.2])], 0, tfk.ReplicaCheck(action="warn"))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"action": "stop"}, "error, warn, resync"), ({"tolerance": -1.0}, "0 or more"), ({"variables": "bias"}, "list")],
+)
+def test_options_without_a_meaning_are_refused(options: dict, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        tfk.ReplicaCheck(**options)
