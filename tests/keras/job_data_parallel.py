@@ -86,6 +86,38 @@ def validation_split_and_early_stopping() -> Numbers:
     return fit(dense(metrics=["mse"]), validation_split=0.3, epochs=6, callbacks=[stop, slower])
 
 
+class Running(keras.metrics.Metric):
+    """Depends on the order of the batches."""
+
+    def __init__(self, name: str = "running", **options: Any) -> None:
+        super().__init__(name=name, **options)
+        self.running = self.add_weight(name="running", initializer="zeros")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        errors = tf.reduce_mean(tf.abs(tf.cast(y_true, y_pred.dtype) - y_pred), -1)
+        errors = errors if sample_weight is None else errors * tf.reshape(sample_weight, tf.shape(errors))
+        self.running.assign(0.7 * self.running + 0.3 * tf.reduce_mean(errors))
+        self.largest.assign(tf.maximum(self.largest, tf.reduce_max(errors)))
+
+    def result(self) -> Any:
+        return self.running + 10 * self.largest
+
+
+@program
+def metrics_that_are_no_sums() -> Numbers:
+    data = tf.data.Dataset.from_tensor_slices((X, Y, WEIGHTS)).batch(5)
+    model = dense(
+        metrics=["mae", Running(), keras.metrics.CosineSimilarity(axis=0)], weighted_metrics=[Running("weighted")]
+    )
+    trained = fit(model, sample_weight=WEIGHTS, validation_data=data, validation_steps=4)
+    tested = [model.evaluate(X[:rows], Y[:rows], batch_size=4, verbose=0) for rows in (53, 3, 21)]
+    single = model.test_on_batch(X, Y)
+    model.compile(loss="mse", metrics=[Running()], steps_per_execution=3)
+    tested += [model.evaluate(data, verbose=0), model.evaluate(data, steps=8, verbose=0)]
+    return {**trained, "tested": tested, "single": single}
+
+
 @program
 def sample_and_class_weights() -> Numbers:
     first = fit(dense(weighted_metrics=["mse"], metrics=["mae"]), sample_weight=WEIGHTS)

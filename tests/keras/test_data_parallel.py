@@ -23,7 +23,8 @@ JOB = Path(__file__).with_name("job_data_parallel.py")
 CUT = (
     "batches_smaller_than_the_world one_row_at_a_time a_dataset eagerly single_batches evaluation_and_prediction "
     "a_dataset_whose_rows_are_computed steps_of_validation a_model_that_a_prediction_builds "
-    "predictions_that_are_gathered masked_tokens batch_normalization batch_normalization_in_a_step_of_its_own"
+    "predictions_that_are_gathered metrics_that_are_no_sums masked_tokens batch_normalization "
+    "batch_normalization_in_a_step_of_its_own"
 )
 SCRIPT = """
 import os
@@ -74,6 +75,11 @@ def test_batches_smaller_than_three_ranks(one_process: str) -> None:
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_programs_on_more_ranks(ranks: int, one_process: str) -> None:
     assert run_on(ranks, JOB, one_process) == number_of_programs()
+
+
+def test_metrics_of_keras_on_three_ranks() -> None:
+    done = run_job(JOB.with_name("job_metrics.py"), 3)
+    assert done.stdout.count(": []") == 3
 
 
 @pytest.mark.long

@@ -73,7 +73,7 @@ def _enumerate_steps(iterator: Any, division: Division) -> Iterator[tuple[int, i
     iterator.data_adapter.on_epoch_begin()
     if iterator._current_iterator is None:
         iterator._current_iterator, iterator._steps_seen = iter(iterator._distributed_dataset), 0
-    begin_at(iterator._steps_seen // together)
+    begin_at(iterator._steps_seen // together, together)
     run.endless = iterator if total is None else None
     for number in range(0, iterator.steps_per_epoch, together):
         if total and iterator._steps_seen >= total:

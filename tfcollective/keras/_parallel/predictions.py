@@ -20,9 +20,8 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective.keras._global_batch import steps_per_execution
+from tfcollective.keras._parallel.rounds import rounds
 from tfcollective.tensorflow._objects import allgather_object
-
-_ROUND = 64 << 20  # bytes of all ranks that are exchanged at once
 
 
 @dataclass(frozen=True)
@@ -239,7 +238,8 @@ class Predictions:
         places = zip(totals, kinds, strict=True)
         whole = [kind.empty(total, None if fits else 0) for total, kind in places] if wanted.is_mine else []
         own, sent, filled = [rows.array() for rows in self._rows], [0] * len(self._rows), [0] * len(whole)
-        for begin, end in _rounds(everyones, kinds):
+        sizes = [[_bytes_of(rows, kinds) for rows in one.rows] for one in everyones]
+        for begin, end in rounds(sizes):
             batches = self._summary.rows[begin:end]
             ends = [at + sum(rows[leaf] for rows in batches) for leaf, at in enumerate(sent)]
             part = [np.asarray(one[at:until]) for one, at, until in zip(own, sent, ends, strict=True)]
@@ -281,19 +281,6 @@ _UNEQUAL = "the shapes or types of predictions differ from batch to batch"
 
 def _bytes_of(rows: Sequence[int], kinds: Sequence[_Kind]) -> int:
     return sum(count * kind.bytes for count, kind in zip(rows, kinds, strict=True))
-
-
-def _rounds(everyones: Sequence[_Summary], kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
-    """Yields the turns (first, end) whose batches are exchanged at once: at least one, all of them up to a bound."""
-    begin = size = 0
-    turns = max(len(one.rows) for one in everyones)
-    for turn in range(turns):
-        more = sum(_bytes_of(one.rows[turn], kinds) for one in everyones if turn < len(one.rows))
-        if turn > begin and size + more > _ROUND:
-            yield begin, turn
-            begin, size = turn, 0
-        size += more
-    yield begin, turns
 
 
 def _fill(target: Any, filled: int, leaf: int, rows: Sequence[list[list[int]]], theirs: Sequence[list[Any]]) -> int:

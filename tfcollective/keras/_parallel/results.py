@@ -1,7 +1,8 @@
 """Metrics of what all ranks have counted: their states are merged once, where Keras takes the results of a run.
 
-Metrics that count sums are added up, exactly where they are whole numbers. A class that has ``merge_state``, as those
-of Keras 2, merges by itself. Any other is refused by name: a mean of ranks' results would be another number.
+Metrics that count sums are added up, exactly where they are whole numbers. A class that has a ``merge_state`` of its
+own merges by itself. Any other is updated with the rows of all ranks, see ``tfcollective.keras._parallel.updates``, or
+refused by name: a mean of ranks' results would be another number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._metric_sums import is_additive
+from tfcollective.keras._parallel.updates import recording_of, refusal, see_updates, update_again
 from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
 
@@ -29,20 +31,19 @@ def leaves_of(metrics: Sequence[Any]) -> list[Any]:
     return leaves
 
 
-def check_metrics(metrics: Sequence[Any]) -> None:
-    """Raises UnsupportedError for a metric whose states cannot be merged; names it."""
-    for metric in metrics:
-        if _adds(metric):
-            continue
-        if hasattr(metric, "merge_state"):
+def prepare_metrics(metrics: Sequence[Any]) -> bool:
+    """Prepares metrics for a run; True if some of them are updated with the rows of all ranks.
+
+    Raises:
+        UnsupportedError: a metric's states cannot be merged; names it.
+    """
+    apart = [one for one in metrics if not is_additive(one)]
+    for metric in apart:
+        if _merges(metric):
             _again(metric)
         else:
-            raise UnsupportedError(
-                f"metric {metric.name}: {type(metric).__name__} has an update_state of its own, and tfcollective "
-                "cannot know how the states of several ranks become one: give it merge_state(self, metrics), which "
-                "takes in the states of other metrics of its class, as for counts: for one in metrics: "
-                "self.count.assign_add(one.count)"
-            )
+            see_updates(metric)
+    return not all(map(_merges, apart))
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,20 @@ class _Counted:
         states: of each metric, of its variables; None if the rank has made no step.
         others: what its last step has returned beside results of metrics.
         weight: of `others`.
+        updates: some metrics are updated with the rows of all ranks.
+        refused: the error about one that cannot be; empty if all can.
     """
 
     states: list[list[Any]] | None
     others: dict[str, Any]
     weight: float
+    updates: bool
+    refused: str
 
 
-def result_of_all(model: Any, logs: Any, weight: float, label: str, *, last_counts: bool) -> dict[str, Any]:
+def result_of_all(
+    model: Any, logs: Any, weight: float, label: str, turns: tuple[int, int] | None = None
+) -> dict[str, Any]:
     """The result of a run on all ranks, which all call it; then the metrics have counted what all ranks have.
 
     Args:
@@ -68,32 +75,45 @@ def result_of_all(model: Any, logs: Any, weight: float, label: str, *, last_coun
         logs: of this rank's last step; empty where it has made none.
         weight: of this rank's numbers that are no metric's.
         label: says of what, in messages.
-        last_counts: such a number is that of the rank with the largest weight, not the weighted mean.
+        turns: of an evaluation: the number of batches that ranks took at once, and the rank that took the first.
+            Numbers that are no metric's are then those of the rank with the largest weight, else their weighted mean.
 
     Returns:
         Empty if no rank has made a step.
     """
     logs = _flat(logs)
     leaves = [one for one in leaves_of(model.metrics) if one.variables] if logs else []
-    check_metrics(leaves)
+    apart = [one for one in leaves if not _merges(one)]
+    record = recording_of(model) if turns else None
     names = set(model.get_metrics_result()) if logs else set()
     others = {name: np.asarray(value, np.float64) for name, value in logs.items() if name not in names}
-    states = [[tf.convert_to_tensor(variable).numpy() for variable in one.variables] for one in leaves]
-    mine = _Counted(states if logs else None, others, weight)
+    states = [[] if one in apart else _values(one) for one in leaves]
+    refused = refusal(apart, record, evaluates=turns is not None)
+    mine = _Counted(states if logs else None, others, weight, bool(apart), refused)
     with unnoted():
         everyones = allgather_object(mine, name=f"metrics of {label}")
+        for theirs in everyones:
+            if theirs.refused:
+                raise UnsupportedError(theirs.refused)
+        if turns and any(theirs.updates for theirs in everyones):
+            update_again(apart, record, *turns)
         having = [rank for rank, theirs in enumerate(everyones) if theirs.states is not None]
         counted = [everyones[rank] for rank in having]
         result: dict[str, Any] = {}
         if logs:
             for place, metric in enumerate(leaves):
-                merge(metric, [theirs.states[place] for theirs in counted if theirs.states is not None])
+                if metric not in apart:
+                    merge(metric, [theirs.states[place] for theirs in counted if theirs.states is not None])
             result = {name: _as_number(value) for name, value in model.get_metrics_result().items() if name in logs}
-            result |= {name: _combined(name, counted, last_counts) for name in others}
+            result |= {name: _combined(name, counted, last_counts=turns is not None) for name in others}
             result = {name: result[name] for name in logs}
         if having and len(having) < len(everyones):
             result = broadcast_object(result, root_rank=having[0], name=f"result of {label}")
     return result
+
+
+def _values(metric: Any) -> list[Any]:
+    return [tf.convert_to_tensor(variable).numpy() for variable in metric.variables]
 
 
 def values_in_order(model: Any, logs: dict[str, Any]) -> Any:
@@ -125,17 +145,18 @@ def _as_number(value: Any) -> Any:
     return value.item() if value.ndim == 0 else value
 
 
-def _adds(metric: Any) -> bool:
-    """True if the states of several ranks become one when they are added up; Keras 2 says so of any metric whose class
-    does not merge in another way."""
-    kinds = tf.keras.metrics.Metric, type(metric)
-    merges = [getattr(kind, "merge_state", None) for kind in kinds]
-    return is_additive(metric) or (merges[0] is not None and merges[0] is merges[1])
+def _merges(metric: Any) -> bool:
+    """True if the states of several ranks become one: sums, and those of a class with a ``merge_state`` of its own.
+
+    That of Keras 2 for all metrics adds up what need not be sums.
+    """
+    merges = [getattr(kind, "merge_state", None) for kind in (tf.keras.metrics.Metric, type(metric))]
+    return is_additive(metric) or merges[0] is not merges[1]
 
 
 def merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
     """Gives `metric` the states of all ranks, which are lists of the values of its variables, as one."""
-    if _adds(metric):
+    if is_additive(metric):
         for place, variable in enumerate(metric.variables):
             values = [state[place] for state in states]
             wide = np.float64 if values[0].dtype.kind == "f" else values[0].dtype

@@ -20,6 +20,7 @@ class _Run(threading.local):
         trains: the next iterator that Keras makes is that of the training data.
         evaluates: it evaluates or predicts.
         predicts: it predicts.
+        turns: of an evaluation: the number of batches that ranks take at once, and the rank that takes the first.
         place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
         endless: evaluates steps of data of an unknown length: their iterator.
         fraction: a variable: this rank's part of the last batch.
@@ -29,6 +30,7 @@ class _Run(threading.local):
     trains = False
     evaluates = False
     predicts = False
+    turns = (1, 0)
     place = 0
     endless: Any = None
     fraction: Any = 1.0
@@ -54,13 +56,14 @@ def is_of_training() -> bool:
     return first
 
 
-def begin_at(place: int) -> None:
-    """An evaluation begins at this place of the data, from which on ranks take turns."""
+def begin_at(place: int, together: int = 1) -> None:
+    """An evaluation begins at this place of the data, from which on ranks take turns, `together` batches at once."""
     run.place = (runtime.rank() - place) % runtime.size() - runtime.size()
+    run.turns = (together, place % runtime.size())
 
 
 def result_of_run(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
     """The results of an epoch or an evaluation over all ranks, which all call it; see ``result_of_all``."""
     if run.evaluates:
-        return result_of_all(model, logs, run.place, "an evaluation", last_counts=True)
-    return result_of_all(model, logs, float(run.fraction), "an epoch", last_counts=False)
+        return result_of_all(model, logs, run.place, "an evaluation", run.turns)
+    return result_of_all(model, logs, float(run.fraction), "an epoch")

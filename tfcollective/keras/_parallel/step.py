@@ -217,14 +217,15 @@ def update_with_function(
     original: Callable[..., Any], metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
 ) -> Any:
     """``MeanMetricWrapper.update_state``, in a step with the rows of all ranks where its function makes one number of
-    them: then each rank counts the whole batch.
+    them, or goes along the batch: then each rank counts the whole batch.
     """
-    step = _current.step
-    if step is None or getattr(metric._fn, "__module__", "").partition(".")[0] in ("keras", "tf_keras"):
+    step, along_the_batch = _current.step, metric._fn_kwargs.get("axis") == 0
+    is_keras = getattr(metric._fn, "__module__", "").partition(".")[0] in ("keras", "tf_keras")
+    if step is None or (is_keras and not along_the_batch):
         return original(metric, y_true, y_pred, sample_weight=sample_weight)
     with within(None):
         values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
-    if len(values.shape) > 0:
+    if len(values.shape) > 0 and not along_the_batch:
         return original(metric, y_true, y_pred, sample_weight=sample_weight)
     everyones = tf.nest.map_structure(step.whole, (y_true, y_pred, sample_weight))
     with within(None):

@@ -13,15 +13,17 @@ from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
+from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
 from tfcollective.keras._parallel.callbacks import InStep, for_this_rank
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
-from tfcollective.keras._parallel.results import check_metrics, leaves_of, values_in_order
+from tfcollective.keras._parallel.results import leaves_of, prepare_metrics, values_in_order
 from tfcollective.keras._parallel.run import begin_at, result_of_run, run, running
 from tfcollective.keras._parallel.step import divided_step
+from tfcollective.keras._parallel.updates import recording
 from tfcollective.keras._state import OptimizerState, state_of
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.tensorflow._variables import make_eagerly
@@ -82,10 +84,10 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
         arguments["verbose"] = 0
     if _gets_weights(model, division):
         return original(model, **arguments)
-    check_metrics(leaves_of(_known_metrics(model)))
+    gathers = prepare_metrics(leaves_of(_known_metrics(model)))
     if not isinstance(arguments.get("callbacks"), tf.keras.callbacks.CallbackList):  # that of fit has one
         arguments["callbacks"] = [CountBatches(), *_listed(arguments.get("callbacks"))]
-    with running(division), warnings.catch_warnings():
+    with running(division), recording(model) if gathers else nullcontext(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         return original(model, **arguments)
 
@@ -119,7 +121,7 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins to count."""
-        begin_at(0)
+        begin_at(0, 1 if mode.has_distributions() else steps_per_execution(self.model))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts."""
@@ -133,7 +135,7 @@ def _prepare(model: Any) -> None:
         ConfigError: one is a DistributedOptimizer of the user's.
         UnsupportedError: a metric's states cannot be merged.
     """
-    check_metrics(leaves_of(_known_metrics(model)))
+    prepare_metrics(leaves_of(_known_metrics(model)))
     for place, optimizer in innermost(model).items():
         state = state_of(optimizer)
         if state is None:
