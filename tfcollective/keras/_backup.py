@@ -11,6 +11,7 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective._base.log import get_logger
+from tfcollective._runtime import Members, ProcessSet
 from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras._accumulation import accumulated, accumulators, restore_accumulated
 from tfcollective.keras._backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
@@ -52,13 +53,22 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             Give it to one run only.
         save_freq: "epoch", or after how many batches; the end of every epoch is backed up in any case.
         delete_checkpoint: False keeps the file when training completes. The next ``fit`` then has nothing to do.
+        process_set: whose ranks train together; all if None. Its first rank is then rank 0 of the above.
 
     Raises:
         InvalidArgumentError: in ``fit``, on all ranks: the model is not built, or the file does not fit it.
     """
 
-    def __init__(self, backup_dir: Any, save_freq: str | int = "epoch", delete_checkpoint: bool = True) -> None:
+    def __init__(
+        self,
+        backup_dir: Any,
+        save_freq: str | int = "epoch",
+        delete_checkpoint: bool = True,
+        *,
+        process_set: ProcessSet | None = None,
+    ) -> None:
         super().__init__()
+        self._process_set = process_set
         valid = save_freq == "epoch" or (
             isinstance(save_freq, int) and not isinstance(save_freq, bool) and save_freq > 0
         )
@@ -78,6 +88,10 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def resumed_from(self) -> tuple[int, int] | None:
         """(epoch, batches done) where the last ``fit`` went on; None: it started from the beginning."""
         return None if self._resumed is None else (self._resumed.epoch, self._resumed.batch)
+
+    @property
+    def _members(self) -> Members:
+        return runtime.members(self._process_set)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restores the backup, if there is one."""
@@ -131,8 +145,8 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         self._remove_skip()
         _set_initial_epoch(self.model, None)
         if self._delete:
-            barrier(name="backup/end")
-            if runtime.rank() == 0:
+            barrier(name="backup/end", process_set=self._process_set)
+            if self._members.rank == 0:
                 delete(self._path)
 
     def _remove_skip(self) -> None:
@@ -144,16 +158,19 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         shared, variables = _variables(self.model)
         pending = accumulated(self.model)
         own = [*_values(variables), *(value for values in pending.values() for value in values)]
-        everyones = allgather_object(own, name="backup/own") if own else [[] for _ in range(runtime.size())]
-        if runtime.rank() == 0:
+        everyones: list[list[Any]] = [[] for _ in self._members.ranks]
+        if own:
+            everyones = allgather_object(own, name="backup/own", process_set=self._process_set)
+        if self._members.rank == 0:
             counts = {place: len(values) for place, values in pending.items()}
             write_backup(self._path, Backup(position, _values(shared), everyones, _built_for(self.model), counts))
 
     def _restore(self) -> Position | None:
         found, backup = None, None
-        if runtime.rank() == 0:
+        first = self._members.ranks[0]
+        if self._members.rank == 0:
             backup, found = _look_for(self._path)
-        found = broadcast_object(found, name="backup/found")
+        found = broadcast_object(found, root_rank=first, name="backup/found", process_set=self._process_set)
         if isinstance(found, str):
             raise InvalidArgumentError(found)
         if found is None:
@@ -165,7 +182,7 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         with assigned_weights([self.model]):
             if backup is not None:
                 _assign(shared, backup.shared)
-            broadcast_variables(shared)
+            broadcast_variables(shared, root_rank=first, process_set=self._process_set)
             self._restore_own(own, everyones, counts)
         _LOG.info("training resumes at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position
@@ -173,9 +190,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def _restore_own(
         self, own: Sequence[Any], everyones: Sequence[Sequence[Any]], accumulated_counts: Mapping[str, int]
     ) -> None:
-        rank, before = runtime.rank(), len(everyones)
-        if rank == 0 and before != runtime.size():
-            _LOG.warning("the backup %s is of %d ranks, now there are %d", self._path, before, runtime.size())
+        rank, before, size = self._members.rank, len(everyones), self._members.size
+        if rank == 0 and before != size:
+            _LOG.warning("the backup %s is of %d ranks, now there are %d", self._path, before, size)
         values = iter(everyones[rank % before])
         pending = sum(accumulated_counts.values())
         mine = list(itertools.islice(values, len(everyones[rank % before]) - pending))

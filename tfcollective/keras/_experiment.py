@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.experiment import Trainable
+from tfcollective._runtime import ProcessSet
 from tfcollective.auxiliary_tasks import EvaluatorOptions, EvaluatorResult, KerasEvaluation, run_evaluator
 from tfcollective.files import Place, Workspace, as_place, join
 from tfcollective.keras._backup import BackupAndRestore
@@ -59,6 +60,9 @@ class KerasExperiment(Trainable):
             ``model_dir`` and resumes from there: after every "epoch", or every so many batches. Not where
             ``train_params`` has a ``BackupAndRestore``.
         evaluator_params: fields of ``EvaluatorOptions`` for the evaluator, for example ``best_metric``.
+        process_set: the ranks that train this model together, and that of its ``DistributedOptimizer``; all if None.
+            Its first rank then is rank 0 of the above. Sets that train side by side have experiments of their own,
+            with another ``model_dir``. Not in elastic jobs.
     """
 
     model: Any
@@ -69,6 +73,7 @@ class KerasExperiment(Trainable):
     validation_data_fn: Callable[[], Any] | None = None
     evaluator_params: Mapping[str, Any] = field(default_factory=dict)
     backup_freq: str | int = "epoch"
+    process_set: ProcessSet | None = None
 
     def train(self) -> dict[str, list[float]]:
         """Joins the world and trains.
@@ -77,7 +82,9 @@ class KerasExperiment(Trainable):
             The metrics of each epoch, by name, averaged over the ranks.
 
         Raises:
-            ConfigError: the model is not compiled, its optimizer is not distributed, or ``train_params`` has data.
+            ConfigError: the model is not compiled, its optimizer is not distributed, or over other ranks, or
+                ``train_params`` has data.
+            InvalidArgumentError: this rank is not of ``process_set``.
             UnsupportedError: a callback that does not work on several ranks.
         """
         runtime.init()
@@ -86,12 +93,12 @@ class KerasExperiment(Trainable):
         with ExitStack() as opened:
             workspace = opened.enter_context(Workspace(self._place()))
             arguments = self._fit_arguments(workspace)
-            if workspace.remote and (runtime.rank() == 0 or runtime.settings().elastic):
+            if workspace.remote and (self._is_chief() or runtime.settings().elastic):
                 callbacks = arguments["callbacks"]
                 writers = [one.callback if isinstance(one, RankZeroCallback) else one for one in callbacks]
                 opened.enter_context(redirected(writers, str(self._place()), workspace.directory))
             history = model.fit(**arguments)
-            if runtime.rank() == 0:
+            if self._is_chief():
                 model.save(workspace.directory / FINAL_MODEL)
                 workspace.push()
         return {name: [float(value) for value in values] for name, values in history.history.items()}
@@ -112,6 +119,9 @@ class KerasExperiment(Trainable):
         """``model_dir``."""
         return str(self._place())
 
+    def _is_chief(self) -> bool:
+        return runtime.members(self.process_set).rank == 0
+
     def _place(self) -> Place:
         return as_place(self.model_dir, "model_dir")
 
@@ -126,8 +136,10 @@ class KerasExperiment(Trainable):
         data = [name for name in _DATA if name in self.train_params]
         if data:
             raise ConfigError(f"train_params: {data[0]} comes from input_data_fn, target_data_fn or validation_data_fn")
+        if self.process_set is not None and runtime.settings().elastic:
+            raise UnsupportedError("process_set: not in an elastic job, whose data are divided over all ranks")
         for callback in self.train_params.get("callbacks") or ():
-            if isinstance(callback, tf.keras.callbacks.BackupAndRestore) and runtime.size() > 1:
+            if isinstance(callback, tf.keras.callbacks.BackupAndRestore) and self._several():
                 raise UnsupportedError(
                     "train_params: Keras's BackupAndRestore restores on each rank for itself: "
                     "use tfcollective.keras.BackupAndRestore"
@@ -138,16 +150,23 @@ class KerasExperiment(Trainable):
         model = self.model() if callable(self.model) and not is_model else self.model
         if not optimizers_of(model):
             raise ConfigError("model: it is not compiled")
-        several = runtime.size() > 1 or runtime.settings().elastic
-        trains = several and runtime.task().is_trainer and mode.active() is None
-        if trains and not distributed_states(model) and not train_step_is_own(model):
+        if not runtime.task().is_trainer or mode.active() is not None or not self._several():
+            return model
+        states = distributed_states(model).values()
+        if not states and not train_step_is_own(model):
             raise ConfigError("model: compile it with tfcollective.keras.DistributedOptimizer(...) as its optimizer")
+        ranks = runtime.members(self.process_set).ranks
+        if any(runtime.members(state.options.process_set, outside=True).ranks != ranks for state in states):
+            raise ConfigError("model: its DistributedOptimizer has another process_set than the experiment")
         return model
+
+    def _several(self) -> bool:
+        return runtime.members(self.process_set).size > 1 or runtime.settings().elastic
 
     def _fit_arguments(self, workspace: Workspace) -> dict[str, Any]:
         makers = zip(_DATA, (self.input_data_fn, self.target_data_fn, self.validation_data_fn), strict=True)
         data = {name: make() for name, make in makers if make is not None}
-        chief = runtime.rank() == 0
+        chief = self._is_chief()
         quiet = {} if chief else {"verbose": 0}
         elastic = runtime.settings().elastic
         callbacks = self._elastic_callbacks(workspace) if elastic else self._callbacks(chief, workspace)
@@ -176,9 +195,10 @@ class KerasExperiment(Trainable):
         kinds = tuple(type(callback) for callback in given)
         callbacks: list[Any] = []
         if BroadcastGlobalVariablesCallback not in kinds:
-            callbacks.append(BroadcastGlobalVariablesCallback(0))
+            root = runtime.members(self.process_set).ranks[0]
+            callbacks.append(BroadcastGlobalVariablesCallback(root, process_set=self.process_set))
         if MetricAverageCallback not in kinds:
-            callbacks.append(MetricAverageCallback())
+            callbacks.append(MetricAverageCallback(process_set=self.process_set))
         writers = self._writers()
         callbacks += [callback for callback in given if chief or not isinstance(callback, writers)]
         if chief:
@@ -189,5 +209,6 @@ class KerasExperiment(Trainable):
             if workspace.remote:
                 callbacks.append(PushCallback(workspace))
         if restarts and runtime.settings().max_restarts and BackupAndRestore not in kinds:
-            callbacks.append(BackupAndRestore(join(self._place(), BACKUP), self.backup_freq))
+            backup = join(self._place(), BACKUP)
+            callbacks.append(BackupAndRestore(backup, self.backup_freq, process_set=self.process_set))
         return callbacks

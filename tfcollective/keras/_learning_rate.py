@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError
+from tfcollective._runtime import ProcessSet
 from tfcollective.keras._lars import LARS
 from tfcollective.keras._mixin import DistributedMixin
 
@@ -93,14 +94,16 @@ class LearningRateScheduleCallback(tf.keras.callbacks.Callback):  # type: ignore
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from ``initial_lr / size()`` to `initial_lr`, batch by batch, as Goyal et al. 2017.
+    """Raises the learning rate from `initial_lr` divided by the number of ranks to `initial_lr`, batch by
+    batch, as Goyal et al. 2017.
 
     Args:
-        initial_lr: the rate after warmup: that for one rank times ``size()``.
+        initial_lr: the rate after warmup: that for one rank times the number of ranks.
         warmup_epochs: how long it takes.
         momentum_correction: scale the velocity of an optimizer with momentum.
         steps_per_epoch: needed where Keras does not know it.
-        verbose: 1: rank 0 says when it is done.
+        verbose: 1: the first of the ranks says when it is done.
+        process_set: whose ranks train together, and are counted; all if None. On other ranks there is no warmup.
     """
 
     def __init__(
@@ -110,6 +113,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
+        *,
+        process_set: ProcessSet | None = None,
     ) -> None:
         super().__init__(
             initial_lr,
@@ -121,17 +126,23 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         )
         self._warmup_epochs = warmup_epochs
         self.verbose = verbose
+        self._process_set = process_set
 
     def _warmup(self, epoch: float) -> float:
         # One batch ahead, so that the last batch of the last epoch has the whole rate.
         done = (epoch + 1.0 / float(self.steps_per_epoch or 1)) / self._warmup_epochs
-        size = runtime.size()
+        members = runtime.members(self._process_set, outside=True)
+        size = members.size if members.included else 1
         return (done * (size - 1) + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Logs the rate, and the end of the warmup."""
         super().on_epoch_end(epoch, logs)
-        if epoch == self._warmup_epochs - 1 and self.verbose > 0 and runtime.rank() == 0:
+        if (
+            epoch == self._warmup_epochs - 1
+            and self.verbose > 0
+            and runtime.members(self._process_set, outside=True).rank == 0
+        ):
             rate = _rate(_optimizer(self.model))
             sys.stdout.write(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.\n")
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
+from tfcollective._runtime import ProcessSet
 from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow._names import without_numbers
 
@@ -105,10 +106,18 @@ class LogOfAllRanks:
         logs: of this rank, by name.
         trained: what the metrics had counted in training, where a validation came after it; else None.
         now: what they have counted now; None: there is no model.
+        process_set: whose ranks' logs these are; all if None.
     """
 
-    def __init__(self, logs: Any, trained: CountedMetrics | None, now: CountedMetrics | None) -> None:
+    def __init__(
+        self,
+        logs: Any,
+        trained: CountedMetrics | None,
+        now: CountedMetrics | None,
+        process_set: ProcessSet | None = None,
+    ) -> None:
         self._logs = logs
+        self._process_set = process_set
         self._trained, self._now = trained or now, now
         self._validated = trained is not None
         names = sorted((name for name, value in logs.items() if _is_number(value)), key=_place)
@@ -130,7 +139,7 @@ class LogOfAllRanks:
     def _results_of_sums(self, names: Sequence[str], label: str) -> dict[str, Any]:
         places = [self._counted(name) for name in names]
         counts = [counted.counted(own_name) for counted, own_name in places if counted is not None]
-        sums = runtime.get_communicator().allreduce(np.concatenate(counts), op=Sum, name=label)
+        sums = runtime.get_communicator(self._process_set).allreduce(np.concatenate(counts), op=Sum, name=label)
         split = np.split(sums, np.cumsum([one.size for one in counts])[:-1])
         results = [
             counted.result_of(own_name, values)
@@ -145,7 +154,7 @@ class LogOfAllRanks:
         values = np.array([self._logs[name] if name in self._scalars else 0.0 for name in self._names], np.float64)
         rows = np.array([self._rows(name) for name in self._names])
         mine = np.concatenate([[1.0], flags, rows, rows * values, values, values**2])
-        everyones = runtime.get_communicator().allreduce(mine, op=Sum, name=label)
+        everyones = runtime.get_communicator(self._process_set).allreduce(mine, op=Sum, name=label)
         ranks, (flags, rows, weighted, plain, squares) = everyones[0], np.split(everyones[1:], 5)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = np.where(rows > 0, weighted / rows, plain / ranks)

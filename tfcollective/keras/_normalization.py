@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
+from tfcollective._runtime import ProcessSet
 from tfcollective.keras._parallel.step import current_step
 from tfcollective.tensorflow._border import opaque
 from tfcollective.tensorflow._helpers import size_in_graph
@@ -27,13 +28,14 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
     Args:
         fused: Horovod's; only False.
+        process_set: whose ranks' batches; all if None. Other ranks take their own. A saved model keeps the ranks.
         **options: those of ``BatchNormalization``.
 
     Raises:
         UnsupportedError: `fused` or `synchronized` (Keras's way, over the replicas of a ``tf.distribute`` strategy).
     """
 
-    def __init__(self, fused: bool = False, **options: Any) -> None:
+    def __init__(self, fused: bool = False, *, process_set: ProcessSet | None = None, **options: Any) -> None:
         if fused:
             raise UnsupportedError("fused: not with SyncBatchNormalization, whose statistics are not the local ones")
         if options.pop("synchronized", False):
@@ -41,17 +43,34 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         if _KERAS_2:
             options["fused"] = False
         super().__init__(**options)
+        self._process_set = process_set
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the configuration, with the ranks of the process set."""
+        config: dict[str, Any] = super().get_config()
+        return config if self._process_set is None else {**config, "process_set": self._process_set.ranks}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], **more: Any) -> Any:
+        """Makes the layer of a configuration; its process set is the registered one of the same ranks."""
+        ranks = config.get("process_set")
+        return super().from_config(config if ranks is None else {**config, "process_set": _set_of(ranks)}, **more)
 
     def _moments(self, inputs: Any, *arguments: Any, **more: Any) -> Any:
         """Keras 3 calls this with a mask; Keras 2 with the axes, and takes it apart in the method below."""
         if _KERAS_2:
             return super()._moments(inputs, *arguments, **more)
         mask = arguments[0] if arguments else more.get("mask")
-        return _moments_of_all(inputs, list(self._reduction_axes), mask)[:2]
+        return _moments_of_all(inputs, list(self._reduction_axes), mask, self._process_set)[:2]
 
     def _calculate_mean_and_var(self, inputs: Any, reduction_axes: Any, keep_dims: bool, mask: Any = None) -> Any:
-        moments = _moments_of_all(inputs, list(reduction_axes), mask)[:2]
+        moments = _moments_of_all(inputs, list(reduction_axes), mask, self._process_set)[:2]
         return _with_dimensions(moments, inputs, reduction_axes, keep_dims)
+
+
+def _set_of(ranks: list[int]) -> ProcessSet:
+    registered = runtime.current().process_sets.registered().values() if runtime.is_initialized() else ()
+    return next((one for one in registered if one.ranks == sorted(ranks)), ProcessSet(ranks))
 
 
 def synchronize_keras(replace_method: Callable[..., bool]) -> None:
@@ -146,7 +165,9 @@ def _with_dimensions(moments: Any, inputs: Any, reduction_axes: Any, keep_dims: 
 
 
 @opaque
-def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any, Any]:
+def _moments_of_all(
+    inputs: Any, axes: list[int], mask: Any, process_set: ProcessSet | None = None
+) -> tuple[Any, Any, Any]:
     """Mean and variance of all ranks' inputs over `axes`, and how many values each is of."""
     inputs = tf.convert_to_tensor(inputs)
     values = tf.cast(inputs, tf.float32) if inputs.dtype.size < tf.float32.size else inputs
@@ -158,8 +179,10 @@ def _moments_of_all(inputs: Any, axes: list[int], mask: Any) -> tuple[Any, Any, 
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * values, axes), count)
     centred = values - _expanded(mean, axes)
     variance = tf.math.divide_no_nan(tf.reduce_sum(weights * centred * centred, axes), count)
-    if not runtime.members().alone:
-        counts, means, variances = tf.unstack(_of_all_ranks(tf.stack([count, mean, variance])), axis=1)
+    members = runtime.members(process_set, outside=True)
+    if members.included and not members.alone:
+        everyones = _of_all_ranks(tf.stack([count, mean, variance]), process_set)
+        counts, means, variances = tf.unstack(everyones, axis=1)
         count = tf.reduce_sum(counts, 0)
         mean = tf.math.divide_no_nan(tf.reduce_sum(counts * means, 0), count)
         spread = counts * (variances + (means - mean) ** 2)
@@ -178,14 +201,15 @@ def _expanded(moment: Any, axes: list[int]) -> Any:
     return moment
 
 
-def _of_all_ranks(statistics: Any) -> Any:
+def _of_all_ranks(statistics: Any, process_set: ProcessSet | None) -> Any:
     """[size, ...]: every rank's, with the gradient of the sum of all ranks' losses (``allgather`` has a mean).
 
     Where a rank's gradients get its share later, those that it gives to others get it here, and others' no second one.
     """
-    members, step = runtime.members(), current_step()
+    members, step = runtime.members(process_set), current_step()
     share = tf.constant(1.0, tf.float64) if step is None or step.scales_loss else step.fraction * step.size
-    gathered = allgather(_with_gradient_times(statistics, tf.math.reciprocal_no_nan(share))[tf.newaxis])
+    mine = _with_gradient_times(statistics, tf.math.reciprocal_no_nan(share))[tf.newaxis]
+    gathered = allgather(mine, process_set=process_set)
     gathered = tf.ensure_shape(gathered, [None if members.elastic else members.size, *statistics.shape])
     return _with_gradient_times(gathered, tf.cast(size_in_graph(members), tf.float64) * share)
 

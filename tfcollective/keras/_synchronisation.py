@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
 from tfcollective._base.log import get_logger
+from tfcollective._runtime import ProcessSet
 from tfcollective.keras._accumulation import accumulators
 from tfcollective.keras._metric_sums import CountedMetrics, LogOfAllRanks
 from tfcollective.keras._optimizers import distributed_states, optimizers_of
@@ -32,13 +33,21 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
     set weights that depend on their first batch. An optimizer's state is broadcast once.
 
     Args:
-        root_rank: whose weights and state.
+        root_rank: whose weights and state; a rank of the world, also with a process set.
         local_variables: variables that stay each rank's own.
+        process_set: whose ranks start equal; all if None. Other ranks keep their own weights.
     """
 
-    def __init__(self, root_rank: int = 0, *, local_variables: Iterable[Any] | None = None) -> None:
+    def __init__(
+        self,
+        root_rank: int = 0,
+        *,
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet | None = None,
+    ) -> None:
         super().__init__()
         self._root_rank = root_rank
+        self._process_set = process_set
         self._local = LocalVariables()
         for variable in local_variables or ():
             self._local.add(variable)
@@ -97,11 +106,14 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         self._progress.step(self, logs, last=True)
 
     def _broadcast(self, more: Sequence[Any], own: Collection[int] = ()) -> None:
+        if not runtime.members(self._process_set, outside=True).included:
+            return
         # A table of words is a weight in Keras 2; it cannot be assigned.
         variables = [one for one in distinct([*self.model.weights, *more]) if hasattr(one, "assign")]
         local = self._local.keys().union(own)
         with assigned_weights([self.model]):
-            broadcast_variables([v for v in variables if variable_key(v) not in local], root_rank=self._root_rank)
+            shared = [v for v in variables if variable_key(v) not in local]
+            broadcast_variables(shared, root_rank=self._root_rank, process_set=self._process_set)
 
     def _has_more_optimizers(self) -> bool:
         """True if there are some that a training step of its own builds: which ones are built already may differ from
@@ -116,7 +128,9 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
         """
         own = {place: optimizer_variables(optimizer) for place, optimizer in optimizers_of(self.model).items()}
         counts = {place: len(variables) for place, variables in own.items()}
-        everyones = allgather_object(counts, name="broadcast/optimizers") if self._has_more_optimizers() else [counts]
+        several = self._has_more_optimizers() and runtime.members(self._process_set, outside=True).included
+        name = "broadcast/optimizers"
+        everyones = allgather_object(counts, name=name, process_set=self._process_set) if several else [counts]
         alike = [place for place in own if all(theirs.get(place) == counts[place] for theirs in everyones)]
         found = distinct([variable for place in alike for variable in own[place]])
         passes = {variable_key(variable) for variable in accumulators(self.model)}  # of the step that was just done
@@ -135,10 +149,14 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     ``evaluate(..., callbacks=[MetricAverageCallback()])``, called on all ranks, each with its part of the data, returns
     the metrics of all of them. In ``fit`` all ranks validate, or none. All ranks must have the same metrics.
+
+    Args:
+        process_set: whose ranks' data are meant; all if None. On other ranks logs stay as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, process_set: ProcessSet | None = None) -> None:
         super().__init__()
+        self._process_set = process_set
         self._in_fit = False
         self._trained: CountedMetrics | None = None
         self._named: set[str] = set()
@@ -159,7 +177,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keeps what the metrics have counted in training: the validation counts with the same ones."""
-        if self._in_fit and runtime.size() > 1:
+        if self._in_fit and not self._is_alone():
             self._trained = CountedMetrics(self.model)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -168,15 +186,20 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def replace(self, logs: Any, label: str) -> None:
         """Replaces the metrics in `logs`, which are those that the model has now; `label` says of what."""
-        if not logs or runtime.size() == 1:
+        if not logs or self._is_alone():
             return
-        averages = LogOfAllRanks(logs, self._trained, None if self.model is None else CountedMetrics(self.model))
+        now = None if self.model is None else CountedMetrics(self.model)
+        averages = LogOfAllRanks(logs, self._trained, now, self._process_set)
         differing = averages.replace(label)
         unknown = {text for text in differing if text not in self._named}
         self._named |= unknown
-        if unknown and runtime.rank() == 0:
+        if unknown and runtime.members(self._process_set).rank == 0:
             _LOG.warning(
                 "MetricAverageCallback: %s: the mean of the ranks' values, weighted by samples. It need not be the "
                 "value for all of the data: only what Keras's own metrics count can be added up",
                 ", ".join(sorted(unknown)),
             )
+
+    def _is_alone(self) -> bool:
+        members = runtime.members(self._process_set, outside=True)
+        return members.size == 1 or not members.included

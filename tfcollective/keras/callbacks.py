@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError
+from tfcollective._runtime import ProcessSet
 from tfcollective.keras._backup import BackupAndRestore
 from tfcollective.keras._elastic_fit import Elastic
 from tfcollective.keras._learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
@@ -25,9 +26,9 @@ __all__ = [
 
 
 class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # Keras is not typed
-    """``ModelCheckpoint`` that saves the best model only, and on rank 0 only.
+    """``ModelCheckpoint`` that saves the best model only, and on the first rank only.
 
-    Put ``MetricAverageCallback`` before it, so that rank 0 judges by all ranks' data.
+    Put ``MetricAverageCallback`` before it, so that this rank judges by all ranks' data.
 
     Args:
         monitor: what is compared.
@@ -36,6 +37,7 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[m
         mode: "min", "max" or "auto".
         save_freq: "epoch", or a number of batches.
         filepath: where to; may be set later as an attribute, but before training starts.
+        process_set: the first rank of which saves; all ranks if None.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[m
         mode: str = "auto",
         save_freq: str | int = "epoch",
         filepath: Any = None,
+        *,
+        process_set: ProcessSet | None = None,
     ) -> None:
         super().__init__(
             filepath or ("best.weights.h5" if save_weights_only else "best.keras"),  # Keras looks at the ending
@@ -57,6 +61,7 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[m
             save_freq=save_freq,
         )
         self.filepath: Any = filepath
+        self._process_set = process_set
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Checks that there is a path."""
@@ -65,5 +70,5 @@ class BestModelCheckpoint(tf.keras.callbacks.ModelCheckpoint):  # type: ignore[m
         super().on_train_begin(logs)
 
     def _save_model(self, *args: Any, **kwargs: Any) -> None:
-        if runtime.rank() == 0:
+        if runtime.members(self._process_set, outside=True).rank == 0:
             super()._save_model(*args, **kwargs)
