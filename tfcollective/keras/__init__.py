@@ -13,6 +13,7 @@ from tfcollective.keras._experiment import KerasExperiment
 from tfcollective.keras._global_mean import GlobalMeanLoss
 from tfcollective.keras._lars import LARS
 from tfcollective.keras._model_io import load_model
+from tfcollective.keras._noise_scale import GradientNoiseScale
 from tfcollective.keras._normalization import SyncBatchNormalization
 from tfcollective.keras._optimizer import DistributedOptimizer
 from tfcollective.keras._parallel.start import start_if_asked
@@ -41,6 +42,7 @@ __all__ += (
     "DistributedOptimizer",
     "Elastic",
     "GlobalMeanLoss",
+    "GradientNoiseScale",
     "KerasExperiment",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

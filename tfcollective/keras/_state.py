@@ -15,6 +15,7 @@ from tfcollective import _runtime as runtime
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
 from tfcollective._base.log import get_logger
 from tfcollective._runtime.communicator import Sum
+from tfcollective.keras._noise_sums import NoiseSums
 from tfcollective.tensorflow._aggregation import Passes
 from tfcollective.tensorflow._finite import FiniteCheck
 from tfcollective.tensorflow._functions import allreduce
@@ -49,6 +50,7 @@ class OptimizerState:
         weight: a variable by which this rank's gradients are multiplied before they are reduced, where ranks have
             shares of a global batch; else None.
         counted: a variable: how much this rank's loss is a mean over, where gradients count by that; else None.
+        noise: estimates the noise of gradients where they are reduced; None: nobody has asked for it.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class OptimizerState:
         self.when_built: list[Callable[[], None]] = []
         self.weight: Any = None
         self.counted: Any = None
+        self.noise: NoiseSums | None = None
         self._optimizer: Callable[[], Any] = lambda: None
 
     def copy(self, saved: Sequence[Any] = ()) -> OptimizerState:
@@ -111,6 +114,11 @@ class OptimizerState:
     def communicates(self) -> bool:
         """True where gradients of one rank are not those of all."""
         return runtime.is_initialized() and not runtime.members(self.options.process_set, outside=True).alone
+
+    @property
+    def takes_part(self) -> bool:
+        """True if this rank's gradients are reduced with those of others."""
+        return self.communicates and runtime.members(self.options.process_set, outside=True).included
 
     def update(self) -> Update:
         """A context in which the optimizer makes an update; it may be entered again within itself."""
@@ -169,15 +177,21 @@ class OptimizerState:
             if factor is not None:
                 gradients = [_times(gradient, factor) for gradient in gradients]
         with tf.control_dependencies([*self.checked, *self.finite.step(gradients, self.variables)]):
-            reduced = reduce_gradients(
-                gradients,
-                self.variables,
-                scope=self.scope,
-                options=self.options,
-                local=self.local.keys(),
-                adds_rows=not self.divided,
-            )
+            if self.noise is not None and self.takes_part:
+                reduced = self.noise.reduced(gradients, self.variables, self.options, self.local.keys(), self._reduce)
+            else:
+                reduced = self._reduce(gradients, self.variables)
         return reduced if self.factor == 1.0 else [_times(gradient, self.factor) for gradient in reduced]
+
+    def _reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        return reduce_gradients(
+            gradients,
+            variables,
+            scope=self.scope,
+            options=self.options,
+            local=self.local.keys(),
+            adds_rows=not self.divided,
+        )
 
     def _share(self) -> Any:
         """Returns the factor of a gradient that weights the average by what the ranks have counted."""
