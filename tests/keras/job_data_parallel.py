@@ -693,6 +693,29 @@ def stopping_in_the_middle() -> Numbers:
     return numbers(model, model.fit(X, Y, batch_size=12, verbose=0, callbacks=[StopAt()]))
 
 
+class StopTesting(keras.callbacks.Callback):
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_evaluating = batch == self.last
+
+
+@program_of_keras_3  # Keras 2 has no stop_evaluating
+def stopping_an_evaluation() -> Numbers:
+    model = dense(metrics=["mae", Running()])
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(7)
+    unknown = data.filter(lambda x, y: True)
+    tested = [
+        model.evaluate(given, steps=steps, verbose=0, callbacks=[StopTesting(last)])
+        for given, steps in ((data, None), (unknown, None), (data, 6), (unknown, 6))
+        for last in (0, 4, 5, 7, 20)
+    ]
+    stop = [StopTesting(3)]
+    return {**fit(model, validation_data=(X, Y), validation_batch_size=6, callbacks=stop), "tested": tested}
+
+
 def differences(mine: Any, theirs: Any, place: str = "") -> list[str]:
     if isinstance(theirs, dict):
         found = [] if isinstance(mine, dict) and mine.keys() == theirs.keys() else [f"{place}: {mine} and {theirs}"]

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
-from tfcollective._runtime.communicator import Max
+from tfcollective._runtime.communicator import Max, Min
+from tfcollective.keras._parallel.results import leaves_of
+from tfcollective.keras._parallel.run import run
+from tfcollective.keras._parallel.updates import recording_of
 from tfcollective.tensorflow._objects import broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
 
 # Keras's own classes that write files or speak to other machines, and do nothing else.
 _WRITERS = ("BackupAndRestore", "CSVLogger", "ModelCheckpoint", "RemoteMonitor", "TensorBoard")
 _BATCHES = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_TEST_BATCHES = ("on_test_batch_begin", "on_test_batch_end")
 # Keras's own that look at single batches and do not stop training.
 _ONLY_LOOK = ("BackupAndRestore", "ModelCheckpoint", "ProgbarLogger", "SwapEMAWeights", "TensorBoard")
 
@@ -65,11 +70,95 @@ class InStep(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         self.model.stop_training = bool(stops)
 
 
+class StopTogether(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
+    """Ends an evaluation on all ranks with the batch at which a callback of one rank has set ``stop_evaluating``.
+
+    It is the last callback. Where a callback of some rank could stop there, ranks agree after each turn, and one whose
+    batch is behind the last that counts forgets it.
+
+    Args:
+        others: all other callbacks.
+    """
+
+    def __init__(self, others: Sequence[Any]) -> None:
+        super().__init__()
+        self._may_stop = any(_may_stop_at_test_batches(one) for one in others)
+        self._before: list[tuple[Any, Any]] = []
+        self._noted = 0
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Agrees whether ranks agree after each turn."""
+        with unnoted():
+            may = runtime.get_communicator().allreduce(float(self._may_stop), op=Max, name="callbacks of an evaluation")
+        run.agrees = bool(may)
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Keeps what the metrics have counted."""
+        if run.agrees:
+            variables = [one for metric in leaves_of(self.model.metrics) for one in metric.variables]
+            self._before = [(one, tf.identity(tf.convert_to_tensor(one))) for one in variables]
+            record = recording_of(self.model)
+            self._noted = 0 if record is None else len(record.batches)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Agrees."""
+        if not run.agrees:
+            return
+        last, _ = _agree_on_last(run.place if self.model.stop_evaluating else np.inf, has_ended=False)
+        if last < np.inf:
+            self.model.stop_evaluating = True
+        if run.place > last:
+            self._forget()
+
+    def _forget(self) -> None:
+        for metric in leaves_of(self.model.metrics):
+            metric.reset_state()
+        for variable, value in self._before:
+            variable.assign(value)
+        record = recording_of(self.model)
+        if record is not None:
+            del record.batches[self._noted :]
+        run.place -= runtime.size()
+
+
+def stop_together(callbacks: Sequence[Any]) -> list[StopTogether]:
+    """The callback that ends evaluations on all ranks; none with Keras 2, which has no ``stop_evaluating``."""
+    return [StopTogether(callbacks)] if hasattr(tf.keras, "distribution") else []
+
+
+def wait_for_last_batch(model: Any) -> None:
+    """This rank has no more batches: others may have, and stop."""
+    last, all_ended = np.inf, model.stop_evaluating
+    while not all_ended and last == np.inf:
+        last, all_ended = _agree_on_last(np.inf, has_ended=True)
+    model.stop_evaluating = model.stop_evaluating or last < np.inf
+
+
+def _agree_on_last(place: float, *, has_ended: bool) -> tuple[float, bool]:
+    """Returns the first place at which a rank stops, infinity if none does, and whether all ranks have ended."""
+    with unnoted():
+        mine = np.array([place, float(has_ended)])
+        last, all_ended = runtime.get_communicator().allreduce(mine, op=Min, name="stop_evaluating")
+    return float(last), bool(all_ended)
+
+
+def _may_stop_at_test_batches(callback: Any) -> bool:
+    kind = type(callback)
+    if kind.__module__.startswith("tfcollective.") or kind in _only_look():
+        return False
+    base = tf.keras.callbacks.Callback
+    return any(name in vars(callback) or getattr(kind, name) is not getattr(base, name) for name in _TEST_BATCHES)
+
+
+def _only_look() -> list[Any]:
+    return [getattr(tf.keras.callbacks, name, None) for name in _ONLY_LOOK]
+
+
 def _may_stop_at_batches(callback: Any) -> bool:
     kind = type(callback)
     if isinstance(callback, tf.keras.callbacks.LambdaCallback):  # its methods are attributes of the object
         return True
-    if kind in [getattr(tf.keras.callbacks, name, None) for name in _ONLY_LOOK]:
+    if kind in _only_look():
         return False
     base = tf.keras.callbacks.Callback
     return any(getattr(kind, name) is not getattr(base, name) for name in _BATCHES)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._runtime.communicator import Min
+from tfcollective.keras._parallel.callbacks import wait_for_last_batch
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
 from tfcollective.keras._parallel.spare_row import call_layer
@@ -65,6 +66,15 @@ def _make_iterator(original: Callable[..., Any], iterator: Any, *args: Any, **kw
     iterator._distributed_dataset = dataset
     iterator.data_adapter = _Counted(iterator.data_adapter, dataset, run.division)
     iterator._num_batches = iterator.data_adapter.num_batches
+    iterator._enumerate_iterator = functools.partial(_number_steps, iterator, iterator._enumerate_iterator)
+
+
+def _number_steps(iterator: Any, original: Callable[[], Any]) -> Iterator[tuple[int, int, Any]]:
+    """Keras's steps of an evaluation; with the numbers that they have in one process where callbacks may stop it."""
+    together = iterator.steps_per_execution
+    for begin, end, batches in original():
+        first = (run.place + runtime.size()) * together
+        yield (first, first + together - 1, batches) if run.agrees else (begin, end, batches)
 
 
 def _enumerate_steps(iterator: Any, division: Division) -> Iterator[tuple[int, int, Any]]:
@@ -129,6 +139,8 @@ def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
     if run.division is None or not isinstance(logs, dict):
         return original(model, logs)
     endless, run.endless = run.endless, None
+    if run.evaluates and run.agrees:
+        wait_for_last_batch(model)
     if run.evaluates and endless is not None:
         _agree_on_end(endless)
     return result_of_run(model, logs)

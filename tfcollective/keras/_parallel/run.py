@@ -22,6 +22,7 @@ class _Run(threading.local):
         predicts: it predicts.
         turns: of an evaluation: the number of batches that ranks take at once, and the rank that takes the first.
         place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
+        agrees: in this evaluation, ranks agree after each turn whether it stops.
         endless: evaluates steps of data of an unknown length: their iterator.
         fraction: a variable: this rank's part of the last batch.
     """
@@ -32,6 +33,7 @@ class _Run(threading.local):
     predicts = False
     turns = (1, 0)
     place = 0
+    agrees = False
     endless: Any = None
     fraction: Any = 1.0
 

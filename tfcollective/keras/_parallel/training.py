@@ -16,7 +16,7 @@ from tfcollective.keras._elastic_fit import elastic_callback
 from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
-from tfcollective.keras._parallel.callbacks import InStep, for_this_rank
+from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_together
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
@@ -60,7 +60,8 @@ def fit(original: Callable[..., Any], model: Any, arguments: dict[str, Any], div
         raise UnsupportedError("Elastic: it divides the data of fit by itself: leave out DataParallel")
     mine = for_this_rank(callbacks)
     # The broadcast comes after rank 0 may have restored a backup.
-    arguments["callbacks"] = [CountBatches(), *mine, BroadcastGlobalVariablesCallback(0), InStep(callbacks)]
+    last = [BroadcastGlobalVariablesCallback(0), *stop_together(callbacks), InStep(callbacks)]
+    arguments["callbacks"] = [CountBatches(), *mine, *last]
     if runtime.rank() != 0:
         arguments["verbose"] = 0
     with running(division, trains=True), _divided(model, division), own_random_numbers(model, division.rank):
@@ -86,7 +87,8 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
         return original(model, **arguments)
     gathers = prepare_metrics(leaves_of(_known_metrics(model)))
     if not isinstance(arguments.get("callbacks"), tf.keras.callbacks.CallbackList):  # that of fit has one
-        arguments["callbacks"] = [CountBatches(), *_listed(arguments.get("callbacks"))]
+        callbacks = _listed(arguments.get("callbacks"))
+        arguments["callbacks"] = [CountBatches(), *callbacks, *stop_together(callbacks)]
     with running(division), recording(model) if gathers else nullcontext(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         return original(model, **arguments)
@@ -121,6 +123,7 @@ class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Begins to count."""
+        run.agrees = False
         begin_at(0, 1 if mode.has_distributions() else steps_per_execution(self.model))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
