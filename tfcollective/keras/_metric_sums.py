@@ -1,20 +1,23 @@
-"""Metrics of all ranks' data: sums of what the ranks' metrics have counted.
+"""Metrics of all ranks' data: what the ranks' metrics have counted, merged.
 
 A metric keeps numbers in variables and makes its result of them. Where they are sums over samples (the confusion matrix
 of an AUC, the total and the count of a mean), the sums of all ranks' variables give the result that one process has for
-all of the data. An average of the ranks' results is something else.
+all of the data. A metric of another kind may have a ``merge_state`` of its own. An average of the ranks' results is
+something else.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime import ProcessSet
 from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow._names import without_numbers
@@ -53,6 +56,63 @@ def is_additive(metric: Any) -> bool:
     return owner.__module__.partition(".")[0] in ("keras", "tf_keras") and owner.__name__ in ADDITIVE
 
 
+def merges(metric: Any) -> bool:
+    """True if the states of several ranks become one: sums, and those of a class with a ``merge_state`` of its own.
+
+    That of Keras 2 for all metrics adds up what need not be sums.
+    """
+    general, own = (getattr(kind, "merge_state", None) for kind in (tf.keras.metrics.Metric, type(metric)))
+    return is_additive(metric) or own is not general
+
+
+def merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
+    """Gives `metric` the states of all ranks, which are lists of the values of its variables, as one."""
+    if is_additive(metric):
+        sums = [np.sum(values, axis=0, dtype=_wide(values[0])) for values in zip(*states, strict=True)]
+        _assign(metric.variables, sums)
+        return
+    others = [made_again(metric) for _ in states]
+    for other, state in zip(others, states, strict=True):
+        _assign(other.variables, state)
+    metric.reset_state()
+    metric.merge_state(others)
+
+
+def made_again(metric: Any) -> Any:
+    """A metric of the same class and arguments, with states of its own.
+
+    Raises:
+        UnsupportedError: ``__init__`` needs what ``get_config`` does not return.
+    """
+    kind, config = type(metric), metric.get_config()
+    try:
+        return kind.from_config(config)
+    except TypeError:  # most often, the class has no argument for what Keras's get_config adds
+        accepted = inspect.signature(kind).parameters
+    try:
+        return kind(**{name: value for name, value in config.items() if name in accepted})
+    except TypeError as error:
+        raise UnsupportedError(
+            f"metric {metric.name}: its states are merged in other metrics of its class, and {kind.__name__} cannot be "
+            f"made again from its get_config ({error}): return from it all that __init__ needs"
+        ) from error
+
+
+def _wide(value: Any) -> Any:
+    """The type in which such values are added up."""
+    return np.float64 if value.dtype.kind == "f" else value.dtype
+
+
+def _merges_here(metric: Any) -> bool:
+    """True if it is merged in a log, where a mean stands for the results of those that are not."""
+    try:
+        if not is_additive(metric) and merges(metric):
+            made_again(metric)
+    except UnsupportedError:
+        return False
+    return merges(metric)
+
+
 class CountedMetrics:
     """The counts of a model's metrics so far, by the names under which they are logged.
 
@@ -62,13 +122,13 @@ class CountedMetrics:
 
     def __init__(self, model: Any) -> None:
         self._metrics = dict(_named(model))
-        additive = {name: metric for name, metric in self._metrics.items() if is_additive(metric)}
-        self._results = {name: _as_number(metric.result()) for name, metric in additive.items()}
-        self._values = {name: [_array(variable) for variable in metric.variables] for name, metric in additive.items()}
+        merging = {name: metric for name, metric in self._metrics.items() if _merges_here(metric)}
+        self._results = {name: _as_number(metric.result()) for name, metric in merging.items()}
+        self._values = {name: [_array(variable) for variable in metric.variables] for name, metric in merging.items()}
         self.rows = _rows(self._metrics.get("loss"))
 
-    def can_add(self, name: str, logged: Any) -> bool:
-        """True if the logged value is the result of a metric whose variables can be added up. It is not where another
+    def can_merge(self, name: str, logged: Any) -> bool:
+        """True if the logged value is the result of a metric whose states can be merged. It is not where another
         callback has evaluated the model in between, or has changed the log."""
         if name not in self._values:
             return False
@@ -83,17 +143,21 @@ class CountedMetrics:
         """[n] float64: all variables of a metric, one after the other."""
         return np.concatenate([np.ravel(value) for value in self._values[name]]).astype(np.float64)
 
-    def result_of(self, name: str, sums: Any) -> Any:
-        """Returns the result that a metric has with these values of its variables; they keep their own values.
+    def adds(self, name: str) -> bool:
+        """True if the states of a metric are merged by adding them up."""
+        return is_additive(self._metrics[name])
+
+    def result_of(self, name: str, states: Any) -> Any:
+        """Returns the result that a metric has with the states of all ranks, or their sum; it keeps its own.
 
         Args:
             name: of the metric.
-            sums: as :meth:`counted`.
+            states: [number of states, n], each as :meth:`counted`.
         """
         metric, shapes = self._metrics[name], [value.shape for value in self._values[name]]
         now = [_array(variable) for variable in metric.variables]
         try:
-            _assign(metric.variables, _split(sums, shapes))
+            merge(metric, [_split(state, shapes) for state in states])
             return _as_number(metric.result())
         finally:
             _assign(metric.variables, now)
@@ -122,35 +186,44 @@ class LogOfAllRanks:
         self._validated = trained is not None
         names = sorted((name for name, value in logs.items() if _is_number(value)), key=_place)
         self._scalars = [name for name in names if np.ndim(logs[name]) == 0]
-        self._names = [name for name in names if np.ndim(logs[name]) == 0 or self._can_add(name)]
+        self._names = [name for name in names if np.ndim(logs[name]) == 0 or self._can_merge(name)]
 
     def replace(self, label: str) -> list[str]:
         """Replaces what can be replaced, on all ranks; returns the names, with classes, of the means of values that
         differed."""
         names = ", ".join(map(without_numbers, self._names))
-        sums, means, differ = self._sums_and_means(f"metrics of {label}: {names}")
-        exact = [name for name in self._names if sums[name]]
-        if exact:
-            self._logs.update(self._results_of_sums(exact, f"counts of {label}: {names}"))
-        rest = [name for name in self._scalars if not sums[name]]
+        exact, means, differ = self._sums_and_means(f"metrics of {label}: {names}")
+        for adds, what in ((True, "counts"), (False, "states")):
+            self._logs.update(self._results(exact, f"{what} of {label}: {names}", adds=adds))
+        rest = [name for name in self._scalars if not exact[name]]
         self._logs.update({name: means[name] for name in rest if differ[name]})
         return [self._with_class(name) for name in rest if differ[name]]
 
-    def _results_of_sums(self, names: Sequence[str], label: str) -> dict[str, Any]:
-        places = [self._counted(name) for name in names]
-        counts = [counted.counted(own_name) for counted, own_name in places if counted is not None]
-        sums = runtime.get_communicator(self._process_set).allreduce(np.concatenate(counts), op=Sum, name=label)
-        split = np.split(sums, np.cumsum([one.size for one in counts])[:-1])
-        results = [
-            counted.result_of(own_name, values)
-            for (counted, own_name), values in zip(places, split, strict=True)
-            if counted is not None
+    def _results(self, exact: Mapping[str, bool], label: str, *, adds: bool) -> dict[str, Any]:
+        """The results of the metrics that are merged by adding up, or of the others."""
+        found = {name: self._counted(name) for name in self._names if exact[name]}
+        places = [
+            (name, counted, own_name)
+            for name, (counted, own_name) in found.items()
+            if counted is not None and counted.adds(own_name) == adds
         ]
-        return {name: float(one) if one.ndim == 0 else one for name, one in zip(names, results, strict=True)}
+        if not places:
+            return {}
+        mine = [counted.counted(own_name) for _, counted, own_name in places]
+        everything = np.concatenate(mine)[np.newaxis]
+        communicator = runtime.get_communicator(self._process_set)
+        if adds:
+            states = communicator.allreduce(everything, op=Sum, name=label)
+        else:
+            states = communicator.allgather(everything, name=label)
+        split = np.split(states, np.cumsum([one.size for one in mine])[:-1], axis=1)
+        results = [counted.result_of(own_name, one) for (_, counted, own_name), one in zip(places, split, strict=True)]
+        pairs = zip(places, results, strict=True)
+        return {name: float(one) if one.ndim == 0 else one for (name, _, _), one in pairs}
 
     def _sums_and_means(self, label: str) -> tuple[dict[str, bool], dict[str, float], dict[str, bool]]:
-        """Returns by name: whether all ranks can add it up, its mean, and whether the ranks' values differ."""
-        flags = np.array([self._can_add(name) for name in self._names], np.float64)
+        """Returns by name: whether all ranks can merge it, its mean, and whether the ranks' values differ."""
+        flags = np.array([self._can_merge(name) for name in self._names], np.float64)
         values = np.array([self._logs[name] if name in self._scalars else 0.0 for name in self._names], np.float64)
         rows = np.array([self._rows(name) for name in self._names])
         mine = np.concatenate([[1.0], flags, rows, rows * values, values, values**2])
@@ -168,14 +241,14 @@ class LogOfAllRanks:
             return self._now, name.removeprefix(_VALIDATION)
         return self._trained, name
 
-    def _can_add(self, name: str) -> bool:
+    def _can_merge(self, name: str) -> bool:
         counted, own_name = self._counted(name)
-        return counted is not None and name in self._logs and counted.can_add(own_name, self._logs[name])
+        return counted is not None and name in self._logs and counted.can_merge(own_name, self._logs[name])
 
     def _rows(self, name: str) -> float:
         counted, own_name = self._counted(name)
         loss = f"{name.removesuffix(own_name)}loss"
-        return counted.rows if counted is not None and self._can_add(loss) else 1.0
+        return counted.rows if counted is not None and self._can_merge(loss) else 1.0
 
     def _with_class(self, name: str) -> str:
         counted, own_name = self._counted(name)

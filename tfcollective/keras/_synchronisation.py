@@ -143,9 +143,9 @@ class BroadcastGlobalVariablesCallback(tf.keras.callbacks.Callback):  # type: ig
 class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
     """Gives the log of an epoch the metrics of all ranks' data: put it before callbacks that use them.
 
-    What Keras's metrics count is added up over the ranks, so the log has what one process has for all of the data.
-    Other values in the log become the mean of the ranks' values, in which a rank counts by its samples; where they
-    differ, rank 0 names them once.
+    What Keras's metrics count is added up over the ranks, and metrics with a ``merge_state`` of their own are merged:
+    the log has what one process has for all of the data. Other values in the log become the mean of the ranks' values,
+    in which a rank counts by its samples; where they differ, rank 0 names them once.
 
     ``evaluate(..., callbacks=[MetricAverageCallback()])``, called on all ranks, each with its part of the data, returns
     the metrics of all of them. In ``fit`` all ranks validate, or none. All ranks must have the same metrics.
@@ -196,7 +196,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
         if unknown and runtime.members(self._process_set).rank == 0:
             _LOG.warning(
                 "MetricAverageCallback: %s: the mean of the ranks' values, weighted by samples. It need not be the "
-                "value for all of the data: only what Keras's own metrics count can be added up",
+                "value for all of the data: only Keras's own metrics, and those with a merge_state, can be merged",
                 ", ".join(sorted(unknown)),
             )
 

@@ -13,8 +13,9 @@ tf = pytest.importorskip("tensorflow")
 from fake_world import fake_world
 
 from tfcollective._base.errors import UnsupportedError
+from tfcollective.keras._metric_sums import merge
 from tfcollective.keras._parallel.division import Division, rows_of
-from tfcollective.keras._parallel.results import merge, prepare_metrics
+from tfcollective.keras._parallel.results import prepare_metrics
 from tfcollective.keras._parallel.rows import Part
 from tfcollective.keras._parallel.step import Step, divided_step, weigh
 

@@ -57,6 +57,10 @@ class TwoRanks:
         self.sent.append(np.array(array))
         return array + (array if self._others is None else next(self._others))
 
+    def allgather(self, array: Any, **_options: Any) -> Any:
+        self.sent.append(np.array(array))
+        return np.concatenate([array, array if self._others is None else next(self._others)])
+
 
 def on_both(run: Callable[[slice], Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What `run`, which is given the rows of a rank, returns on both ranks. It talks of metrics only."""
@@ -109,6 +113,25 @@ class Largest(METRICS.Mean):
     def update_state(self, values: Any, predicted: Any, sample_weight: Any = None) -> None:
         self.total.assign(tf.maximum(tf.convert_to_tensor(self.total), tf.reduce_max(predicted)))
         self.count.assign(1.0)
+
+
+class Merging(Largest):
+    """Says how states become one."""
+
+    def merge_state(self, metrics: Any) -> None:
+        for one in metrics:
+            self.total.assign(tf.maximum(tf.convert_to_tensor(self.total), tf.convert_to_tensor(one.total)))
+        self.count.assign(1.0)
+
+
+def test_a_custom_metric_merges_itself(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def on_a_rank(rows: slice) -> Any:
+        return evaluated([Merging(name="m"), "mse"], rows, ONE_HOT, tfk.MetricAverageCallback())
+
+    with caplog.at_level(logging.WARNING, "tfcollective"):
+        found = on_both(on_a_rank, monkeypatch)
+    assert [one["m"] for one in found] == [pytest.approx(float(SCORES.max()))] * 2
+    assert "MetricAverageCallback" not in caplog.text
 
 
 def test_a_custom_metric_is_averaged_and_named(

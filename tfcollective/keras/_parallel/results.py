@@ -7,7 +7,6 @@ refused by name: a mean of ranks' results would be another number.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._metric_sums import is_additive
+from tfcollective.keras._metric_sums import is_additive, made_again, merge, merges
 from tfcollective.keras._parallel.updates import recording_of, refusal, see_updates, update_again
 from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
@@ -39,11 +38,11 @@ def prepare_metrics(metrics: Sequence[Any]) -> bool:
     """
     apart = [one for one in metrics if not is_additive(one)]
     for metric in apart:
-        if _merges(metric):
-            _again(metric)
+        if merges(metric):
+            made_again(metric)
         else:
             see_updates(metric)
-    return not all(map(_merges, apart))
+    return not all(map(merges, apart))
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def result_of_all(
     """
     logs = _flat(logs)
     leaves = [one for one in leaves_of(model.metrics) if one.variables] if logs else []
-    apart = [one for one in leaves if not _merges(one)]
+    apart = [one for one in leaves if not merges(one)]
     record = recording_of(model) if turns else None
     names = set(model.get_metrics_result()) if logs else set()
     others = {name: np.asarray(value, np.float64) for name, value in logs.items() if name not in names}
@@ -143,48 +142,3 @@ def _combined(name: str, counted: Sequence[_Counted], last_counts: bool) -> Any:
 def _as_number(value: Any) -> Any:
     value = np.asarray(value)
     return value.item() if value.ndim == 0 else value
-
-
-def _merges(metric: Any) -> bool:
-    """True if the states of several ranks become one: sums, and those of a class with a ``merge_state`` of its own.
-
-    That of Keras 2 for all metrics adds up what need not be sums.
-    """
-    merges = [getattr(kind, "merge_state", None) for kind in (tf.keras.metrics.Metric, type(metric))]
-    return is_additive(metric) or merges[0] is not merges[1]
-
-
-def merge(metric: Any, states: Sequence[Sequence[Any]]) -> None:
-    """Gives `metric` the states of all ranks, which are lists of the values of its variables, as one."""
-    if is_additive(metric):
-        for place, variable in enumerate(metric.variables):
-            values = [state[place] for state in states]
-            wide = np.float64 if values[0].dtype.kind == "f" else values[0].dtype
-            variable.assign(np.sum(values, axis=0, dtype=wide).astype(values[0].dtype))
-        return
-    others = [_again(metric) for _ in states]
-    for other, state in zip(others, states, strict=True):
-        for variable, value in zip(other.variables, state, strict=True):
-            variable.assign(value)
-    metric.reset_state()
-    metric.merge_state(others)
-
-
-def _again(metric: Any) -> Any:
-    """A metric of the same class and arguments, with states of its own.
-
-    Raises:
-        UnsupportedError: ``__init__`` needs what ``get_config`` does not return.
-    """
-    kind, config = type(metric), metric.get_config()
-    try:
-        return kind.from_config(config)
-    except TypeError:  # most often, the class has no argument for what Keras's get_config adds
-        accepted = inspect.signature(kind).parameters
-    try:
-        return kind(**{name: value for name, value in config.items() if name in accepted})
-    except TypeError as error:
-        raise UnsupportedError(
-            f"metric {metric.name}: its states are merged in other metrics of its class, and {kind.__name__} cannot be "
-            f"made again from its get_config ({error}): return from it all that __init__ needs"
-        ) from error
