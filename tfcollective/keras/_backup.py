@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +15,7 @@ from tfcollective._runtime import Members, ProcessSet
 from tfcollective.files import Place, as_place, delete, join
 from tfcollective.keras._accumulation import accumulated, accumulators, restore_accumulated
 from tfcollective.keras._backup_file import Backup, Layout, Position, layout_of, read_backup, write_backup
+from tfcollective.keras._data_place import NOWHERE, DataPlace, SavedPlace
 from tfcollective.keras._optimizers import distributed_states, optimizers_of
 from tfcollective.keras._replica_state import moving_statistics
 from tfcollective.keras._variables import (
@@ -31,6 +32,7 @@ from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._variables import broadcast_variables
 
 _FILE = "backup.npz"
+_BEGIN = "begin.npz"  # the places in the data where an epoch begins, which is known only after its backup
 _LOG = get_logger(__name__)
 
 
@@ -39,10 +41,14 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
 
     Rank 0 writes weights, the state of all optimizers, epoch and batch into one file, and replaces it at once. When
     ``fit`` starts, rank 0 looks for the file and all ranks take what it holds; ``fit`` then begins with that epoch,
-    whatever ``initial_epoch`` says. Batches of that epoch that are done already are taken from the data but not trained
-    on (other callbacks see their numbers again). So a run that was interrupted ends with the weights of one that was
-    not, if an epoch's data come in the same order when the program starts again. When ``fit`` completes, the file is
-    deleted.
+    whatever ``initial_epoch`` says. Batches of that epoch that are done already are not trained on; other callbacks see
+    their numbers again, with the logs of the last of them. When ``fit`` completes, the file is deleted.
+
+    The state of each rank's ``tf.data`` iterator is saved, so the data go on where they were, whatever shuffles them,
+    and nothing is computed for the batches that are done. Where it cannot be saved (a ``map`` that draws random numbers
+    or runs Python, generators, ``PyDataset``, Grain, arrays, more than 64 MiB in a shuffle, another number of ranks),
+    these batches are read and left out. So a run that was interrupted ends with the weights of one that was not, if the
+    place in the data was saved, or an epoch's data come in the same order when the program starts again.
 
     What is each rank's own is kept for each rank: variables of ``register_local_var``, moving statistics, the states of
     Keras 3's random generators (dropout) and, between two updates, the gradients that several backward passes add up.
@@ -76,13 +82,20 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             raise InvalidArgumentError(f'save_freq: expected "epoch" or a number of batches above 0, got {save_freq!r}')
         if not str(backup_dir):
             raise InvalidArgumentError("backup_dir: expected the name of a directory, got an empty string")
-        self._path = join(as_place(backup_dir, "backup_dir"), _FILE)
+        self._path, self._begin = (join(as_place(backup_dir, "backup_dir"), name) for name in (_FILE, _BEGIN))
         self._every = None if save_freq == "epoch" else int(save_freq)
         self._delete = delete_checkpoint
         self._resumed: Position | None = None
-        self._skip: _SkipDone | None = None
         self._position = Position(0)
         self._saved_batch = 0
+        self._place = DataPlace()
+        self._saved_place: SavedPlace | None = None  # of the run that resumes, until its first step
+        self._logs: dict[str, Any] = {}
+        self._passes = 0  # calls of the training function whose batches are done
+        self._passing = False
+        self._begun = False  # the data of the epoch
+        self._start_saved = False  # of the next epoch, without its data
+        self._before: _Before | None = None
 
     @property
     def resumed_from(self) -> tuple[int, int] | None:
@@ -101,81 +114,111 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
                 "or call model.build(input_shape) before fit"
             )
         build_optimizer(self.model)
-        self._remove_skip()
+        self._forget()
         self._resumed = self._restore()
         _set_initial_epoch(self.model, None if self._resumed is None else self._resumed.epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Passes over batches that are done."""
+        self._before = _Before(self.model, self._before_step)
         self._position = Position(epoch)
-        self._saved_batch = 0
         resumed = self._resumed
-        if resumed is not None and resumed.epoch == epoch and resumed.batch:
+        if resumed is not None and resumed.epoch == epoch:
             self._position = resumed
-            self._saved_batch = resumed.batch
-            self._skip = _SkipDone(self.model, resumed)
+            self._passes, self._passing = resumed.calls, bool(resumed.calls)
+        self._begun = False
+        self._saved_batch = self._position.batch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Checks that the first batch to train on is the right one."""
-        if self._skip is not None and self._skip.complete:
-            self._remove_skip()
+        if self._passing and self._passes == 0:
+            self._passing = False
             if batch != self._position.batch:
                 raise InvalidArgumentError(
                     f"BackupAndRestore: batch {batch} comes after the {self._position.batch} batches that are done: "
                     "steps_per_execution has to be what it was"
                 )
 
+    def _before_step(self, iterator: Any) -> dict[str, Any] | None:
+        """Returns the logs of a call whose batches are done; None: it trains."""
+        if not self._begun:
+            self._begin_data(iterator)
+        if self._passes:
+            self._passes -= 1
+            return dict(self._logs)
+        return None
+
+    def _begin_data(self, iterator: Any) -> None:
+        """Goes to the place from which this rank resumes; where that is known already, it is not saved again."""
+        self._begun = True
+        if self._saved_place is not None:
+            reason = self._place.resume(iterator, self._position.batch, self._saved_place)
+            self._saved_place = None
+            if reason is not None and self._members.rank == 0:
+                _LOG.warning("%d batches that are done were read and left out: %s", self._position.batch, reason)
+            return
+        self._place.begin(iterator)
+        if self._start_saved:
+            place = tuple(self._place.save())
+            places = allgather_object(place, name="backup/places", process_set=self._process_set)
+            if self._members.rank == 0:
+                write_backup(self._begin, Backup(self._position, (), [()] * len(places), places=places))
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts, and backs up every `save_freq` batches."""
-        if self._skip is not None:
+        if self._passing:
             return
         self._position = Position(self._position.epoch, batch + 1, self._position.calls + 1)
         last = self.params.get("steps") is not None and batch + 1 >= self.params["steps"]
         if self._every is not None and not last and batch + 1 - self._saved_batch >= self._every:
             self._saved_batch = batch + 1
-            self._save(self._position)
+            self._save(self._position, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Backs up the end of an epoch."""
-        self._remove_skip()
+        self._passes, self._passing = 0, False
         self._save(Position(epoch + 1))
+        self._start_saved = True
 
     def on_train_end(self, logs: Any = None) -> None:
         """Deletes the backup as soon as all ranks are here: the run is complete."""
-        self._remove_skip()
+        self._forget()
         _set_initial_epoch(self.model, None)
         if self._delete:
             barrier(name="backup/end", process_set=self._process_set)
             if self._members.rank == 0:
                 delete(self._path)
+                delete(self._begin)
 
-    def _remove_skip(self) -> None:
-        if self._skip is not None:
-            self._skip.remove()
-            self._skip = None
+    def _forget(self) -> None:
+        if self._before is not None:
+            self._before.remove()
+        self._before, self._place, self._saved_place = None, DataPlace(), None
+        self._passes, self._passing, self._start_saved = 0, False, False
 
-    def _save(self, position: Position) -> None:
+    def _save(self, position: Position, logs: Any = None) -> None:
         shared, variables = _variables(self.model)
         pending = accumulated(self.model)
         own = [*_values(variables), *(value for values in pending.values() for value in values)]
-        everyones: list[list[Any]] = [[] for _ in self._members.ranks]
-        if own:
-            everyones = allgather_object(own, name="backup/own", process_set=self._process_set)
+        place = self._place.save() if position.batch else NOWHERE
+        everyones = allgather_object((own, tuple(place)), name="backup/own", process_set=self._process_set)
         if self._members.rank == 0:
             counts = {place: len(values) for place, values in pending.items()}
-            write_backup(self._path, Backup(position, _values(shared), everyones, _built_for(self.model), counts))
+            owns, places = zip(*everyones, strict=True)
+            built = _built_for(self.model)
+            write_backup(self._path, Backup(position, _values(shared), owns, built, counts, places, _numbers(logs)))
 
     def _restore(self) -> Position | None:
         found, backup = None, None
         first = self._members.ranks[0]
         if self._members.rank == 0:
-            backup, found = _look_for(self._path)
+            backup, found = _look_for(self._path, self._begin)
         found = broadcast_object(found, root_rank=first, name="backup/found", process_set=self._process_set)
         if isinstance(found, str):
             raise InvalidArgumentError(found)
         if found is None:
             return None
-        position, layout, everyones, built, counts = found
+        position, layout, everyones, built, counts, places, self._logs = found
         _build_for(self.model, built)
         shared, own = _variables(self.model)
         _check_layout(self._path, layout, shared)
@@ -184,6 +227,9 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
                 _assign(shared, backup.shared)
             broadcast_variables(shared, root_rank=first, process_set=self._process_set)
             self._restore_own(own, everyones, counts)
+        other = len(places) != self._members.size
+        mine = ("", "the number of ranks was another") if other else places[self._members.rank]
+        self._saved_place = SavedPlace(*mine)
         _LOG.info("training resumes at epoch %d after %d batches (%s)", position.epoch, position.batch, self._path)
         return position
 
@@ -203,28 +249,20 @@ class BackupAndRestore(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         )
 
 
-class _SkipDone:
-    """Stands in a model's ``train_function`` for the calls whose batches are done: takes their data, trains nothing."""
+class _Before:
+    """Stands in for a model's ``train_function`` until an epoch's first step that trains: `see` is given its iterator,
+    and returns the logs of a step that does not."""
 
-    def __init__(self, model: Any, done: Position) -> None:
-        self._model = model
-        self._original = model.train_function
-        self._batches = done.batch
-        self._calls = done.calls
-        self._per_call = -(-done.batch // done.calls)
+    def __init__(self, model: Any, see: Callable[[Any], dict[str, Any] | None]) -> None:
+        self._model, self._original, self._see = model, model.train_function, see
         model.train_function = self
 
-    @property
-    def complete(self) -> bool:
-        """True if the next call trains."""
-        return self._calls == 0
-
-    def __call__(self, iterator: Any) -> dict[str, Any]:
-        self._calls -= 1
-        for _ in range(min(self._per_call, self._batches)):
-            self._batches -= 1
-            next(iterator)
-        return {}
+    def __call__(self, iterator: Any) -> Any:
+        logs = self._see(iterator)
+        if logs is not None:
+            return logs
+        self.remove()
+        return self._original(iterator)
 
     def remove(self) -> None:
         """Gives the model its own function back."""
@@ -232,15 +270,24 @@ class _SkipDone:
             self._model.train_function = self._original
 
 
-def _look_for(path: Place) -> tuple[Backup | None, Any]:
+def _numbers(logs: Any) -> Any:
+    import numpy as np
+
+    return tf.nest.map_structure(lambda value: np.asarray(value).tolist(), dict(logs or {}))
+
+
+def _look_for(path: Place, begin: Place) -> tuple[Backup | None, Any]:
     """Rank 0's backup, and what all ranks have to know of it: None, what it holds or what is wrong."""
     try:
         backup = read_backup(path)
+        start = read_backup(begin) if backup is not None and not backup.position.batch else None
     except InvalidArgumentError as error:
         return None, str(error)
     if backup is None:
         return None, None
-    return backup, (backup.position, layout_of(backup.shared), backup.own, backup.built, backup.accumulated)
+    places = start.places if start is not None and start.position == backup.position else backup.places
+    common = (layout_of(backup.shared), backup.own, backup.built, backup.accumulated)
+    return backup, (backup.position, *common, places, backup.logs)
 
 
 def _variables(model: Any) -> tuple[list[Any], list[Any]]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from tfcollective._base.errors import InvalidArgumentError
 from tfcollective.files import Place, local_copy, written_whole
 
-_FORMAT = 1
+_FORMAT = 2
 
 # Type and shape of each variable, for example ("float32", (3, 4)).
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
@@ -51,6 +51,8 @@ class Backup:
             optimizer's place.
         accumulated: how many of the last of each rank's own values are gradients towards an optimizer's next update;
             by the optimizer's place.
+        places: of each rank in its data: states of its iterator, or reasons why there are none.
+        logs: of the last batch that is done.
     """
 
     position: Position
@@ -58,6 +60,8 @@ class Backup:
     own: Sequence[Sequence[Any]]
     built: Mapping[str, Sequence[int]] = field(default_factory=dict)
     accumulated: Mapping[str, int] = field(default_factory=dict)
+    places: Sequence[Sequence[bytes | str]] = ()
+    logs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -81,7 +85,8 @@ def write_backup(path: Place, backup: Backup) -> None:
     """Puts `backup` at `path`, which it replaces. Raises OSError; then what was at `path` is still there."""
     import numpy as np
 
-    arrays = [*backup.shared, *(value for values in backup.own for value in values)]
+    states = [np.frombuffer(one, np.uint8) for place in backup.places for one in place if isinstance(one, bytes)]
+    arrays = [*backup.shared, *(value for values in backup.own for value in values), *states]
     header = {
         "format": _FORMAT,
         "position": asdict(backup.position),
@@ -89,6 +94,8 @@ def write_backup(path: Place, backup: Backup) -> None:
         "own": [layout_of(values) for values in backup.own],
         "built": {place: list(indices) for place, indices in backup.built.items()},
         "accumulated": dict(backup.accumulated),
+        "places": [[len(one) if isinstance(one, bytes) else one for one in place] for place in backup.places],
+        "logs": dict(backup.logs),
     }
     data: dict[str, Any] = {
         str(index): np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8) for index, array in enumerate(arrays)
@@ -150,7 +157,14 @@ def _parse(header: Any, bytes_of: Any) -> Backup:
     accumulated = {str(place): int(count) for place, count in header.get("accumulated", {}).items()}
     if min(accumulated.values(), default=1) < 1 or sum(accumulated.values()) > min(map(len, header["own"])):
         raise ValueError(f"it says that {accumulated} gradients are accumulated")
-    return Backup(position, values(header["shared"]), [values(own) for own in header["own"]], built, accumulated)
+    shared, own = values(header["shared"]), [values(one) for one in header["own"]]
+    places = [
+        [one if isinstance(one, str) else values([("uint8", (one,))])[0].tobytes() for one in place]
+        for place in header["places"]
+    ]
+    if places and len(places) != len(own):
+        raise ValueError(f"it has {len(own)} ranks, and data of {len(places)}")
+    return Backup(position, shared, own, built, accumulated, places, dict(header["logs"]))
 
 
 def _dtype_name(dtype: Any) -> str:

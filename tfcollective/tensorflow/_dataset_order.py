@@ -27,7 +27,7 @@ def left_to_chance(dataset: Any) -> str | None:
     their places.
     """
     unordered = ("false", "default") if getattr(dataset.options(), "deterministic", None) is False else ("false",)
-    for part in _pipeline(dataset):
+    for part in pipeline(dataset):
         name = type(part).__name__.strip("_")
         if _is_zero(getattr(part, "_seed", None)) and _is_zero(getattr(part, "_seed2", None)):
             return f"{name} without a seed"
@@ -42,7 +42,7 @@ def left_to_chance(dataset: Any) -> str | None:
 
 def reshuffles(dataset: Any) -> bool:
     """True if a shuffle gives the elements in another order at each iteration of the dataset."""
-    for part in _pipeline(dataset):
+    for part in pipeline(dataset):
         if getattr(part, "_reshuffle_each_iteration", False):
             return True
         for function in part._functions():
@@ -56,13 +56,13 @@ def reshuffles(dataset: Any) -> bool:
 def seeds_of(dataset: Any) -> list[int]:
     """The seeds of the shuffles of an eager dataset, of which ``tf.random.set_seed`` is one: others, another order."""
     names = ("_seed", "_seed2")
-    held = [getattr(part, name, None) for part in _pipeline(dataset) for name in names]
+    held = [getattr(part, name, None) for part in pipeline(dataset) for name in names]
     return [int(tf.get_static_value(seed)) for seed in held if seed is not None]
 
 
 def is_shard(dataset: Any) -> bool:
     """True if the dataset is made from a part of another one, by ``Dataset.shard``."""
-    return any(type(part).__name__.strip("_") == "ShardDataset" for part in _pipeline(dataset))
+    return any(type(part).__name__.strip("_") == "ShardDataset" for part in pipeline(dataset))
 
 
 # Datasets that begin a pipeline, and the attributes that say what they give.
@@ -83,7 +83,7 @@ def content_of(dataset: Any) -> list[Any] | None:
     generators.
     """
     found: list[Any] = []
-    for part in _pipeline(dataset):
+    for part in pipeline(dataset):
         kind = type(part).__name__.strip("_")
         if kind == "ShardDataset" or (not part._inputs() and kind not in _SOURCES):
             return None
@@ -160,7 +160,7 @@ def _order_of_node(node: Any) -> str | None:
     return node.attr[_ATTRIBUTE].s.decode() if "Dataset" in node.op and _ATTRIBUTE in node.attr else None
 
 
-def _pipeline(dataset: Any) -> Iterator[Any]:
+def pipeline(dataset: Any) -> Iterator[Any]:
     """The dataset and all that it is made from."""
     waiting = [dataset]
     while waiting:

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._runtime.communicator import Max, Min
+from tfcollective.keras._backup import BackupAndRestore
+from tfcollective.keras._parallel import mode
 from tfcollective.keras._parallel.results import leaves_of
 from tfcollective.keras._parallel.run import run
 from tfcollective.keras._parallel.updates import recording_of
@@ -33,6 +35,18 @@ def for_this_rank(callbacks: Sequence[Any]) -> list[Any]:
         return list(callbacks)
     kinds = [getattr(tf.keras.callbacks, name, None) for name in _WRITERS]
     return [one for one in callbacks if type(one) not in kinds]
+
+
+def with_our_backups(callbacks: Sequence[Any]) -> list[Any]:
+    """The callbacks with ours for Keras 3's ``BackupAndRestore``, which begins an epoch that was interrupted with its
+    first batch again. Keras 2's also restores models that are not built yet: it stays."""
+    theirs = tf.keras.callbacks.BackupAndRestore
+    return [
+        BackupAndRestore(one.backup_dir, one.save_freq, one.delete_checkpoint)
+        if type(one) is theirs and mode.has_distributions()
+        else one
+        for one in callbacks
+    ]
 
 
 class InStep(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
@@ -151,7 +165,7 @@ def _may_stop_at_test_batches(callback: Any) -> bool:
 
 
 def _only_look() -> list[Any]:
-    return [getattr(tf.keras.callbacks, name, None) for name in _ONLY_LOOK]
+    return [BackupAndRestore, *(getattr(tf.keras.callbacks, name, None) for name in _ONLY_LOOK)]
 
 
 def _may_stop_at_batches(callback: Any) -> bool:

@@ -232,7 +232,7 @@ def _batches(dataset: Any) -> Batches | None:
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if not rows.functions or not _has_equal_shapes(rows.source) or _is_wider(rows.source, one._input_dataset):
         return None
-    if policy in _AUTO and not all(_is_pure(function) for function in rows.functions):
+    if policy in _AUTO and not all(is_pure(function) for function in rows.functions):
         return None
     size, drops_last = tf.get_static_value(one._batch_size), tf.get_static_value(one._drop_remainder)
     return None if size is None else Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
@@ -382,7 +382,7 @@ def _bytes_in_memory(dataset: Any) -> int:
     return count
 
 
-def _is_pure(function: Any) -> bool:
+def is_pure(function: Any) -> bool:
     """True if the results of TensorFlow's `function` depend on its arguments alone."""
     graph = function.graph.as_graph_def()
     nodes: Sequence[Any] = [*graph.node, *(node for one in graph.library.function for node in one.node_def)]

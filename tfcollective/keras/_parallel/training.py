@@ -16,7 +16,7 @@ from tfcollective.keras._elastic_fit import elastic_callback
 from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
-from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_together
+from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_together, with_our_backups
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
@@ -55,7 +55,7 @@ def fit(original: Callable[..., Any], model: Any, arguments: dict[str, Any], div
         arguments: of ``fit``, by name.
     """
     _prepare(model)
-    callbacks = _listed(arguments.get("callbacks"))
+    callbacks = with_our_backups(_listed(arguments.get("callbacks")))
     if elastic_callback(callbacks) is not None:
         raise UnsupportedError("Elastic: it divides the data of fit by itself: leave out DataParallel")
     mine = for_this_rank(callbacks)
