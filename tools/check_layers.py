@@ -34,11 +34,12 @@ BELOW: dict[str, tuple[str, ...]] = {
     "simulator": ("capi",),
     "tf_common": ("base",),
     "tf_ops": ("tf_common",),
+    "tf_xla": ("tf_common",),
     "tf_gpu": ("tf_common",),
 }
 RESERVED = {
     "collectives/transport/tcp": ("control", "capi"),
-    "include": ("capi", "simulator", "tf_common", "tf_ops", "tf_gpu"),
+    "include": ("capi", "simulator", "tf_common", "tf_ops", "tf_xla", "tf_gpu"),
 }
 # Compiled for one version of TensorFlow, and by tools/baselines.sh.
 BUILT_ELSEWHERE = ("tf_gpu/", "benchmarks/programs/")

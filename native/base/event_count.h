@@ -1,7 +1,8 @@
 // Lets a thread sleep until another thread of the process signals progress.
 //
 // Who sleeps where:
-// - A caller of a collective, a join, the set-up or a shutdown, and an operation that has failed and waits for the
+// - A caller of a collective, a bucket plan, a join, the set-up or a shutdown, and an operation that has failed and
+// waits for the
 //   decision: in the EventCount of the communicator's FirstFailure, so a failure wakes them all.
 // - A caller whose operation runs on its own thread in shared memory: on its doorbell there (Arena), which an interrupt
 //   of the arena rings, too.
@@ -10,6 +11,7 @@
 // - A caller of an operation on GPUs, and the thread that makes NCCL's calls: in the EventCount of the
 //   DeviceCommunicator, which a failure notifies, too. CUDA and NCCL notify of nothing: that thread looks at what is
 //   under way at intervals.
+// - A call of a program that XLA has compiled: in one of its own.
 // - The monitor: in epoll. The caller that starts the control connections waits for it in their EventCount.
 #ifndef TFCOLLECTIVE_BASE_EVENT_COUNT_H_
 #define TFCOLLECTIVE_BASE_EVENT_COUNT_H_

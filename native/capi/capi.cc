@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/callers.h"
 #include "base/dtype.h"
@@ -276,6 +277,21 @@ tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc
     const tfc::WorldRanks& world_ranks = held.impl->world_ranks();
     return world_ranks.Translate(held.impl->engine().StartBucket(
         held.plan, static_cast<size_t>(bucket), operation.Take(), tfc::DoneOf(done, user, world_ranks)));
+  });
+}
+
+tfc_code tfc_plan_run(tfc_plan* plan, const tfc_bucket* buckets, size_t num_buckets, tfc_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (plan == nullptr || (buckets == nullptr && num_buckets > 0))
+      return Status(Code::kInvalidArgument, "the plan or its buckets are missing");
+    std::vector<tfc::Operation> operations;
+    for (size_t i = 0; i < num_buckets; ++i) {
+      auto operation = tfc::BucketOf(buckets[i].dtype, buckets[i].spans, buckets[i].num_spans);
+      if (!operation.ok()) return operation.status();
+      operations.push_back(operation.Take());
+    }
+    const tfc_plan held = *plan;  // the caller's reference may be dropped meanwhile
+    return held.impl->world_ranks().Translate(held.impl->engine().RunPlan(held.plan, std::move(operations)));
   });
 }
 

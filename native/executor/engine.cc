@@ -511,6 +511,29 @@ Status Engine::StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Op
   return Enqueue(host_.get(), given, bucket, Pending{std::move(operation), std::move(done), deadline});
 }
 
+Status Engine::RunPlan(const std::shared_ptr<Plan>& given, std::vector<Operation> buckets) {
+  if (OnOwnThread()) return Status(Code::kFailedPrecondition, "a callback must not run a plan");
+  if (buckets.size() != given->spec().num_buckets)
+    return Status(Code::kInvalidArgument, "the bucket plan '" + given->spec().name + "' has " +
+                                              std::to_string(given->spec().num_buckets) + " buckets, not " +
+                                              std::to_string(buckets.size()));
+  std::vector<Status> ends(buckets.size());
+  const auto open = std::make_shared<std::atomic<size_t>>(buckets.size());
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    const auto end = [this, open, &status = ends[bucket]](const Status& ended) {
+      status = ended;
+      --*open;
+      failure_.events().Notify();
+    };
+    const Status started = StartBucket(given, bucket, std::move(buckets[bucket]), end);
+    if (!started.ok()) end(started);
+  }
+  // Each bucket has a deadline; until its end the caller's memory is in use.
+  failure_.events().WaitUntil(Deadline::Never(), [&open] { return *open == 0; });
+  const auto failed = std::find_if(ends.begin(), ends.end(), [](const Status& status) { return !status.ok(); });
+  return failed == ends.end() ? Status::Ok() : *failed;
+}
+
 Status Engine::StartBucketOn(Device* device, const std::shared_ptr<Plan>& given, size_t bucket,
                              const Operation& operation, uint64_t ticket) {
   TFC_RETURN_IF_ERROR(Admit());

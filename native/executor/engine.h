@@ -101,6 +101,8 @@ class Engine final : public ControlHandler, private JoinProtocol::Host {
   Status Submit(Operation operation, Done done);  // matched by name
   Result<std::shared_ptr<Plan>> AcquirePlan(const PlanSpec& spec);
   Status StartBucket(const std::shared_ptr<Plan>& given, size_t bucket, Operation operation, Done done);
+  // All buckets of a step; returns when they are done.
+  Status RunPlan(const std::shared_ptr<Plan>& given, std::vector<Operation> buckets);
   // Fills in what the plan says of the bucket's operation.
   static Status FillBucket(const Plan& plan, size_t bucket, Operation* operation);
   // Starts a bucket on the attached device, which calls it `ticket`. Unless this returns an error, the engine fails or

@@ -74,6 +74,15 @@ def batches_smaller_than_the_world() -> Numbers:
     return fit(dense(metrics=["mae"]), X[:25], Y[:25])
 
 
+@program_of_keras_3
+def steps_that_xla_compiles() -> Numbers:
+    compiles = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 21)  # XLA of others cannot communicate
+    model = dense(optimizer="adam", metrics=["mae"], jit_compile=compiles)
+    found = fit(model, X[:25], Y[:25], sample_weight=WEIGHTS[:25], validation_data=(X[25:], Y[25:]))
+    assert model.jit_compile == compiles
+    return found
+
+
 @program
 def one_row_at_a_time() -> Numbers:
     return fit(dense(optimizer="adam"), X[:5], Y[:5], batch_size=1)

@@ -67,7 +67,7 @@ def test_programs_on_two_ranks(one_process: str) -> None:
 
 
 def test_batches_smaller_than_three_ranks(one_process: str) -> None:
-    names = [*CUT.split(), *(["stopping_an_evaluation"] if KERAS_3 else [])]
+    names = [*CUT.split(), *(["stopping_an_evaluation", "steps_that_xla_compiles"] if KERAS_3 else [])]
     assert run_on(3, JOB, one_process, *names) == len(names)
 
 

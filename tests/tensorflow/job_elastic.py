@@ -1,7 +1,7 @@
 """A rank of an elastic job that trains a model in a loop: job_elastic.py DIRECTORY STEPS KIND VICTIM AT.
 
-KIND is dense, sparse or sets. Worker VICTIM kills itself at step AT; with LEAVES in the environment it leaves the world
-instead, and the others come to that step afterwards. Each rank leaves in DIRECTORY what it has seen.
+KIND is dense, sparse, sets or compiled. Worker VICTIM kills itself at step AT; with LEAVES in the environment it leaves
+the world instead, and the others come to that step afterwards. Each rank leaves in DIRECTORY what it has seen.
 
 How long anything takes depends on the machine: its replacement joins when a file "changed" is there, which the others
 make with WHOLE in the environment, once they have gone on without it; and then they train until the world is whole.
@@ -53,7 +53,7 @@ traces: list[int] = []
 sizes: list[int] = []
 
 
-@tf.function
+@tf.function(jit_compile=KIND == "compiled")
 def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
     traces.append(1)
     with tf.GradientTape() as tape:

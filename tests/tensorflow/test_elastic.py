@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
 JOB = Path(__file__).with_name("job_elastic.py")
 STEPS = 25
+TENSORFLOW = tuple(map(int, tf.__version__.split(".")[:2]))
 every_fault = pytest.mark.elastic
 
 
@@ -57,6 +58,13 @@ def test_a_replacement_trains_with_the_others_state(tmp_path: Path) -> None:
         alone = found[task]["sizes"].count(2)
         assert alone > 0
         assert found[task]["sizes"] == [3] * 15 + [2] * alone + found[3]["sizes"]
+
+
+@pytest.mark.skipif(TENSORFLOW < (2, 21), reason="its XLA cannot communicate")
+@pytest.mark.parametrize("whole", [pytest.param("", marks=every_fault), "1"])
+def test_a_compiled_step_survives_changes_of_the_world(whole: str, tmp_path: Path) -> None:
+    found = run(tmp_path, "compiled", 1, 15, **({"WHOLE": whole} if whole else {}))
+    assert set(found[0]["sizes"]) == {2, 3}
 
 
 @every_fault

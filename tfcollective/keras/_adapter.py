@@ -3,10 +3,11 @@
 It is changed when ``tfcollective.keras`` is imported. The first optimizer would be too late: Python looks up
 ``model.compile`` before it makes the optimizer in ``model.compile(optimizer=DistributedOptimizer(...))``.
 
-* ``Model.compile`` and ``Model.make_train_function``: XLA cannot compile our ops, and Keras 3's ``jit_compile="auto"``
-  means True as soon as it sees an accelerator. With a distributed optimizer, be it that of ``compile`` or one that the
-  model holds when training begins, "auto" becomes False, and an explicit True an error. With a ``train_step`` of its
-  own, which may communicate, "auto" becomes False, too, as soon as there are several ranks. Horovod's pages give
+* ``Model.compile`` and ``Model.make_train_function``: XLA cannot compile our ops everywhere, and Keras 3's
+  ``jit_compile="auto"`` means True as soon as it sees an accelerator, for which there are no compiled calls yet. With a
+  distributed optimizer, be it that of ``compile`` or one that the model holds when training begins, "auto" becomes
+  False, and an explicit True an error where compiled programs cannot communicate. With a ``train_step`` of its own,
+  which may communicate, "auto" becomes False, too, as soon as there are several ranks. Horovod's pages give
   ``experimental_run_tf_function=False``, which Keras 3 does not know: with a distributed optimizer it is taken away.
 * Keras 3's ``LossScaleOptimizer.check_finite``: it decides by the local gradients whether the optimizers inside are
   called at all; with distributed ones inside all ranks have to decide alike. (Keras 2 aggregates before it decides.)
@@ -55,14 +56,11 @@ from tfcollective.keras._synchronisation import MetricAverageCallback
 from tfcollective.keras._together import added_callback, together
 from tfcollective.tensorflow import _reductions as reductions
 from tfcollective.tensorflow._functions import allreduce
+from tfcollective.tensorflow._ops import xla_problem
 from tfcollective.tensorflow._variables import let_variables_be_called
 
 _LOG = get_logger(__name__)
 _ASKED = "_tfcollective_asked_for_jit"  # of a model: that compile was given jit_compile=True
-_NO_JIT = (
-    "jit_compile=True: XLA cannot compile a training step that communicates. "
-    "Compile with jit_compile=False, or leave it at its default, with a DistributedOptimizer."
-)
 _lock = threading.Lock()
 _installed = False
 
@@ -148,17 +146,26 @@ def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any
     if asked == "auto":
         bound.arguments["jit_compile"] = False
         _LOG.info('jit_compile="auto" means False with a distributed optimizer')
-    elif asked:
-        raise ConfigError(_NO_JIT)
+    elif asked and runtime.is_initialized():
+        _check_jit()
     return original(*bound.args, **bound.kwargs)
+
+
+def _check_jit() -> None:
+    found = xla_problem()
+    if found:
+        raise ConfigError(
+            f"jit_compile=True: XLA cannot compile a training step that communicates: {found}. Compile with "
+            "jit_compile=False, or leave it at its default, with a DistributedOptimizer."
+        )
 
 
 def _make_train_function(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     if getattr(model, "jit_compile", False) and runtime.is_initialized() and _communicates():
         distributed, asked = bool(distributed_states(model)), getattr(model, _ASKED, False)
         if distributed and asked:
-            raise ConfigError(_NO_JIT)
-        if distributed or (train_step_is_own(model) and not asked):
+            _check_jit()
+        elif distributed or (train_step_is_own(model) and not asked):
             model.jit_compile = False
             _LOG.info("jit_compile is False, as this training step may communicate")
     weigh_by_loss(model)

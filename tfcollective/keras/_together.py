@@ -152,6 +152,15 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
             _said.add(topic or line)
 
 
+class TogetherCompiledCallback(TogetherCallback):
+    """The callback for training steps that XLA compiles: it compares the replicas outside of them."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Compares the replicas if it is time."""
+        for state in distributed_states(self.model).values():
+            state.guard.after_compiled_step()
+
+
 def together(model: Any, arguments: Mapping[str, Any], *, elastic: bool) -> TogetherCallback | None:
     """The callback for a ``fit`` that all ranks of a world, or of one process set, do together; else None.
 
@@ -172,7 +181,8 @@ def together(model: Any, arguments: Mapping[str, Any], *, elastic: bool) -> Toge
     if any(one is not process_set for one in sets) or not runtime.members(process_set, outside=True).included:
         return None
     sample = None if elastic else _sample_of(model)
-    return TogetherCallback(arguments, callbacks, process_set, elastic, sample)
+    kind = TogetherCompiledCallback if getattr(model, "jit_compile", False) else TogetherCallback
+    return kind(arguments, callbacks, process_set, elastic, sample)
 
 
 def _sample_of(model: Any) -> RowSample | None:

@@ -62,6 +62,29 @@ class WithoutPlans(abc.ABC):
         return started
 
 
+def with_gradient(
+    kind: str, forward: Callable[..., list[Any]], inputs: Sequence[Any], attributes: dict[str, Any]
+) -> list[Any]:
+    """The results of `forward`, with the gradient that is registered for the native op of this kind.
+
+    Args:
+        forward: is given the inputs, and gives a list of tensors.
+        attributes: of the native op.
+    """
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def differentiable(*tensors: Any) -> Any:
+        outputs = forward(*tensors)
+
+        def gradient(*grads: Any) -> Any:
+            op = SimpleNamespace(inputs=tensors, outputs=outputs, get_attr=lambda name: _attribute(attributes, name))
+            return GRADIENTS[kind](op, *grads)
+
+        return tuple(outputs), gradient
+
+    return list(differentiable(*inputs))
+
+
 def _without_label(tensor_name: str) -> str:
     """External engines match all of a name, and the label may differ from rank to rank."""
     return tensor_name.partition("\t")[0]
@@ -167,20 +190,7 @@ class NumpyOps(WithoutPlans):
         self, kind: str, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any], attributes: Any
     ) -> list[Any]:
         """The op, with the gradient that is registered for the native op of this kind."""
-
-        @tf.custom_gradient  # type: ignore[untyped-decorator]
-        def differentiable(*tensors: Any) -> Any:
-            outputs = self._forward(function, tensors, dtypes)
-
-            def gradient(*grads: Any) -> Any:
-                op = SimpleNamespace(
-                    inputs=tensors, outputs=outputs, get_attr=lambda name: _attribute(attributes, name)
-                )
-                return GRADIENTS[kind](op, *grads)
-
-            return tuple(outputs), gradient
-
-        return list(differentiable(*inputs))
+        return with_gradient(kind, lambda *tensors: self._forward(function, tensors, dtypes), inputs, attributes)
 
     def _forward(self, function: Callable[..., Any], inputs: Sequence[Any], dtypes: Sequence[Any]) -> list[Any]:
         if tf.executing_eagerly():

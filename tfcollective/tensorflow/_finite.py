@@ -6,6 +6,7 @@ are reduced, show where it came from. A look at them costs a pass over their mem
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,8 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.log import get_logger
+from tfcollective._base.settings import variable
+from tfcollective.tensorflow import _xla as xla
 from tfcollective.tensorflow._gradients import variable_name
 from tfcollective.tensorflow._variables import make_eagerly, tensorflow_variable
 
@@ -37,6 +40,9 @@ class FiniteCheck:
             variables: theirs.
         """
         if not runtime.settings().nan_check or not tf.compat.v1.executing_eagerly_outside_functions():
+            return []
+        if xla.is_compiled():
+            _say_that_nothing_is_checked()
             return []
         found = [
             (variable_name(variable, index), variable, getattr(gradient, "values", gradient))
@@ -82,6 +88,11 @@ class FiniteCheck:
             len(wrong),
             len(names),
         )
+
+
+@functools.cache
+def _say_that_nothing_is_checked() -> None:
+    _LOG.warning("%s: steps that XLA compiles are not checked: use jit_compile=False", variable("nan_check"))
 
 
 def is_finite(variable: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from tfcollective._base.log import get_logger
 from tfcollective._runtime import Members, ProcessSet
 from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow import _xla as xla
 from tfcollective.tensorflow._adasum import Adasum, adasum
 from tfcollective.tensorflow._compression import Compression
 from tfcollective.tensorflow._functions import as_of_one_batch, gathered_slices, merged
@@ -181,12 +182,14 @@ def reduce_gradients(
     reduced = list(gradients)
     if not members.included:
         return reduced
+    if xla.is_compiled():
+        reduced = [_dense(one, adds_rows) if isinstance(one, tf.IndexedSlices) else one for one in reduced]
     if members.alone:  # an update must not depend on the number of ranks
         return [merged(one) if isinstance(one, tf.IndexedSlices) else one for one in reduced]
     refuse_strategy("gradients")
     dense: list[int] = []
     sparse: list[int] = []
-    for index, gradient in enumerate(gradients):
+    for index, gradient in enumerate(reduced):
         if gradient is None:
             continue
         if variable_key(variables[index]) in local:
@@ -197,21 +200,30 @@ def reduce_gradients(
             dense.append(index)
     names = [variable_name(variable, index) for index, variable in enumerate(variables)]
     for index in dense:
-        reduced[index] = tf.convert_to_tensor(gradients[index])
+        reduced[index] = tf.convert_to_tensor(reduced[index])
     step = step_names(members.process_set_id).name(scope, "\n".join(names))
     if options.adasum:
         return _adasum(reduced, dense, sparse, step, names, members)
     order = _order([gradients[index] for index in dense])
-    pending = _start_dense(reduced, dense, names, variables, order, scope, options, members)
+    finish = _start_dense(reduced, dense, names, variables, order, scope, options, members)
     for index in sparse:
         rows = gathered_slices(
             gradients[index], options.op, f"{step}/{index}", members, names[index], options.compression
         )
         reduced[index] = merged(rows) if adds_rows else as_of_one_batch(rows, members.size)
-    if pending is not None:
-        for index, result in pending.finish():
-            reduced[index] = result
+    for index, result in finish():
+        reduced[index] = result
     return reduced
+
+
+def _dense(slices: Any, adds_rows: bool) -> Any:
+    """A sparse gradient in a function that XLA compiles, where all shapes are known: which rows a batch has is not."""
+    if not adds_rows:
+        raise UnsupportedError(
+            "jit_compile=True: the rows of an embedding's gradient stay apart where batches are divided, and XLA needs "
+            "their number: compile with jit_compile=False"
+        )
+    return tf.convert_to_tensor(slices)
 
 
 def _adasum(
@@ -234,34 +246,6 @@ def _local_gradient(gradient: Any, options: GradientOptions, members: Members) -
     return gradient / tf.cast(size, gradient.dtype)
 
 
-class _Pending:
-    """Buckets that were started; :meth:`finish` waits for them."""
-
-    def __init__(self, plan: BucketPlan, indices: Sequence[int], compression: Any) -> None:
-        self._plan = plan
-        self._indices = indices
-        self._compression = compression
-        self._started: list[tuple[Any, list[Any], list[Any]]] = []
-
-    def start(self, bucket: int, tensors: list[Any], contexts: list[Any]) -> None:
-        self._started.append((ops.bucket_start(tensors, plan=self._plan, bucket=bucket), tensors, contexts))
-
-    def finish(self) -> list[tuple[int, Any]]:
-        """(place among the gradients, result) of every member of every bucket.
-
-        No result is waited for before the last bucket is started: TensorFlow runs the stateful ops of a function one
-        after the other, and a v1 graph in any order that the control dependencies leave.
-        """
-        results: list[tuple[int, Any]] = []
-        with tf.control_dependencies(tf.nest.flatten([handle for handle, _, _ in self._started])):
-            for number, (handle, tensors, contexts) in enumerate(self._started):
-                members = [self._indices[member] for member in self._plan.buckets[number].members]
-                done = ops.bucket_done(handle, tensors)
-                outputs = (self._compression.decompress(t, c) for t, c in zip(done, contexts, strict=True))
-                results += zip(members, outputs, strict=True)
-        return results
-
-
 def _start_dense(
     tensors: Sequence[Any],
     indices: Sequence[int],
@@ -271,16 +255,28 @@ def _start_dense(
     scope: str,
     options: GradientOptions,
     members: Members,
-) -> _Pending | None:
+) -> Callable[[], list[tuple[int, Any]]]:
+    """Starts the reduction of the gradients with these indices. Returns a function that waits for it, and gives the
+    index and the result of each.
+    """
     if not indices:
-        return None
-    wires, contexts = zip(*(options.compression.compress(tensors[index]) for index in indices), strict=True)
+        return list
+    compression = options.compression
+    wires, contexts = zip(*(compression.compress(tensors[index]) for index in indices), strict=True)
     specs = [_spec(index, names[index], variables[index], wire) for index, wire in zip(indices, wires, strict=True)]
     specs = _grouped(specs, [variables[index] for index in indices], options)
-    pending = _Pending(_plan(specs, order, scope, options, members), indices, options.compression)
-    for number, bucket in enumerate(pending._plan.buckets):
-        pending.start(number, [wires[m] for m in bucket.members], [contexts[m] for m in bucket.members])
-    return pending
+    plan = _plan(specs, order, scope, options, members)
+    finish = ops.start_plan(plan, [[wires[member] for member in bucket.members] for bucket in plan.buckets])
+    places = [member for bucket in plan.buckets for member in bucket.members]
+
+    def finished() -> list[tuple[int, Any]]:
+        results = [result for bucket in finish() for result in bucket]
+        return [
+            (indices[place], compression.decompress(result, contexts[place]))
+            for place, result in zip(places, results, strict=True)
+        ]
+
+    return finished
 
 
 def _spec(position: int, name: str, variable: Any, wire: Any) -> GradientSpec:

@@ -24,6 +24,7 @@ from tfcollective._base.settings import REPLICA_CHECKS
 from tfcollective._runtime import Members, ProcessSet
 from tfcollective._runtime.communicator import Sum
 from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow import _xla as xla
 from tfcollective.tensorflow._gradients import variable_key, variable_name
 from tfcollective.tensorflow._helpers import rank_in_graph, size_in_graph
 from tfcollective.tensorflow._replica_check import ReplicaCheck
@@ -71,6 +72,7 @@ class ReplicaGuard:
         self._first: Any = None
         self._replicas: Replicas | None = None
         self._whole: Callable[[], Sequence[Any]] = tuple
+        self._compiled: list[tuple[str, Any]] = []  # the variables of a step that XLA has compiled
         _guards.add(self)
 
     def hold(self) -> None:
@@ -103,8 +105,19 @@ class ReplicaGuard:
         chosen = [pair for pair in named if self._how.compares(*pair)]
         if not chosen:
             return []
+        if xla.is_compiled():  # it has no fingerprints: see after_compiled_step
+            self._compiled = chosen
+            return []
         with tf.device("CPU:0"):  # GPUs have no kernels for fingerprints, text and sums of uint8
             return [self._count_and_check(every, chosen, members)]
+
+    def after_compiled_step(self) -> None:
+        """Called eagerly after each step that XLA has compiled: counts it, and checks if it is time. Otherwise does
+        nothing.
+        """
+        if self._compiled:
+            members = runtime.members(self._process_set, outside=True)
+            self._count_and_check(runtime.settings().replica_check_steps, self._compiled, members)
 
     def _count_and_check(self, every: int, named: Sequence[tuple[str, Any]], members: Members) -> Any:
         counter = self._counter()
@@ -196,6 +209,11 @@ class ReplicaGuards:
         self._held = False
         for guard, _ in self._guards.values():
             guard.restart()
+
+    def after_compiled_step(self) -> None:
+        """Does what :meth:`ReplicaGuard.after_compiled_step` does, with the guards of all lists."""
+        for guard, _ in self._guards.values():
+            guard.after_compiled_step()
 
     def step(self, variables: Sequence[Any]) -> list[Any]:
         """Does what :meth:`ReplicaGuard.step` does, with the guard of these variables."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._runtime import Members
+from tfcollective.tensorflow import _xla as xla
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
@@ -50,13 +51,17 @@ def local_size_op(name: str | None = None) -> Any:
 
 def size_in_graph(members: Members) -> Any:
     """Returns the number of members when a graph that is made now runs: a number, or int32 in an elastic job."""
-    return size_op(members.process_set_id) if members.elastic else members.size
+    if not members.elastic:
+        return members.size
+    return xla.place_of(members)[1] if xla.is_compiled() else size_op(members.process_set_id)
 
 
 def rank_in_graph(members: Members) -> Any:
     """Returns this process's place among the members when a graph that is made now runs: see :func:`size_in_graph`."""
     if not members.elastic:
         return members.rank
+    if xla.is_compiled():
+        return xla.place_of(members)[0]
     return _value(lambda: runtime.members_of_set(members.process_set_id).rank, "rank")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from tfcollective._base.version import TENSORFLOWS
 from tfcollective._runtime import native_library as _native
 from tfcollective._runtime.communicator import Op
 from tfcollective._runtime.engine import TensorFlowOps
+from tfcollective.tensorflow import _xla as xla
 from tfcollective.tensorflow._external_ops import horovod_ops, python_ops
 from tfcollective.tensorflow._gpu_kernels import load_where_needed
 from tfcollective.tensorflow._plan import BucketPlan
@@ -28,19 +30,45 @@ _module: Any = None
 
 
 def load() -> Any:
-    """Returns the op functions of the engine in use: from the op library, loaded once a process, or replacements.
+    """Returns the op functions of the engine in use: from the op library, loaded once a process, or replacements. In a
+    function that XLA compiles, calls of the compiled program.
 
     Raises:
         ConfigError: the library does not load into this TensorFlow.
-        UnsupportedError: a function that XLA compiles is being traced.
+        UnsupportedError: a function that XLA compiles is being traced, and cannot communicate.
     """
+    if xla.is_compiled():
+        return _load_xla()
     return _LOADERS[runtime.current().engine.tensorflow_ops]()
+
+
+def xla_problem() -> str:
+    """The reason why functions that XLA compiles cannot communicate here; empty if they can."""
+    engine = runtime.current().engine
+    if engine.tensorflow_ops != "library":
+        return "only the native engine has calls for compiled programs"
+    _load_once()
+    return xla.problem_of(_library_path(_native.load(runtime.settings().library).path))
+
+
+@functools.cache
+def _xla_ops() -> xla.XlaOps:
+    return xla.XlaOps()
+
+
+def _load_xla() -> xla.XlaOps:
+    """XLA's own complaint comes when the step runs, fills pages and does not say what to do."""
+    found = xla_problem()
+    if found:
+        raise UnsupportedError(
+            f"XLA cannot compile a function that communicates: {found}. Make its tf.function, or model.compile(), "
+            "without jit_compile=True, or keep the collective outside of the compiled function."
+        )
+    return _xla_ops()
 
 
 def _load_once() -> Any:
     global _module
-    if not tf.executing_eagerly():
-        _refuse_xla(tf.compat.v1.get_default_graph())
     if _module is None:
         with _lock:
             if _module is None:
@@ -61,20 +89,6 @@ _LOADERS: dict[TensorFlowOps, Callable[[], Any]] = {
     "horovod": horovod_ops,
     "python": python_ops,
 }
-
-
-def _refuse_xla(graph: Any) -> None:
-    """XLA's own complaint comes when the step runs, fills pages and does not say what to do."""
-    while graph is not None:
-        context = getattr(graph, "_get_control_flow_context", lambda: None)()
-        while context is not None:
-            if context.IsXLAContext():
-                raise UnsupportedError(
-                    "XLA cannot compile a function that communicates: make its tf.function, or model.compile(), "
-                    "without jit_compile=True, or keep the collective outside of the compiled function."
-                )
-            context = context.outer_context
-        graph = getattr(graph, "outer_graph", None)
 
 
 def _load_library() -> Any:
@@ -173,6 +187,30 @@ def barrier(*, name: str, process_set_id: int = 0) -> Any:
 def join() -> Any:
     """int32: the rank that joined the world last; this rank has no more data."""
     return load().tfcollective_join()
+
+
+def start_plan(plan: BucketPlan, buckets: Sequence[Sequence[Any]]) -> Callable[[], list[list[Any]]]:
+    """Hands the buckets of a plan to the engine, and ends at once.
+
+    Args:
+        buckets: the tensors of each, in the order of the plan.
+
+    Returns:
+        A function that waits for the buckets, and gives the results of each.
+    """
+    if xla.is_compiled():
+        _load_xla()
+        results = xla.run_plan(plan, buckets)
+        return lambda: results
+    handles = [bucket_start(tensors, plan=plan, bucket=number) for number, tensors in enumerate(buckets)]
+
+    def finish() -> list[list[Any]]:
+        # No result is waited for before the last bucket is started: TensorFlow runs the stateful ops of a function one
+        # after the other, and a v1 graph in any order that the control dependencies leave.
+        with tf.control_dependencies(tf.nest.flatten(handles)):
+            return [bucket_done(*started) for started in zip(handles, buckets, strict=True)]
+
+    return finish
 
 
 def bucket_start(tensors: Sequence[Any], *, plan: BucketPlan, bucket: int) -> Any:

@@ -16,6 +16,7 @@ from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime import Members
 from tfcollective._runtime.communicator import Average, Op, Sum
 from tfcollective.tensorflow import _ops as ops
+from tfcollective.tensorflow import _xla as xla
 from tfcollective.tensorflow._external_ops import GRADIENTS
 from tfcollective.tensorflow._helpers import rank_in_graph, size_in_graph
 
@@ -61,6 +62,9 @@ def _grouped_allreduce(op: Any, *grads: Any) -> Any:
 def _allgather(op: Any, grad: Any) -> Any:
     where, like = _where(op), op.inputs[0]
     total = _average(op, grad)
+    if xla.is_compiled():  # all ranks have equally many rows
+        begin = _members(op).rank * like.shape[0]
+        return total[begin : begin + like.shape[0]]
     count = tf.shape(like, out_type=tf.int64)[0]
     counts = ops.allgather(tf.reshape(count, [1]), **{**where, "name": f"{where['name']}/rows"})
     begin = tf.reduce_sum(counts[: rank_in_graph(_members(op))])
@@ -107,9 +111,10 @@ for _not_differentiable in (
 ):
     tf.no_gradient(_not_differentiable)
 
-# For engines whose operations are not native ops.
+# For operations that are not native ops: those of other engines, and of functions that XLA compiles.
 GRADIENTS |= {
     "TfcollectiveAllreduce": _allreduce,
+    "TfcollectiveGroupedAllreduce": _grouped_allreduce,
     "TfcollectiveAllgather": _allgather,
     "TfcollectiveBroadcast": _broadcast,
     "TfcollectiveReducescatter": _reducescatter,

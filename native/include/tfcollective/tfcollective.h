@@ -10,7 +10,7 @@
  *  - Counts are elements, sizes are bytes; both 64 bit.
  *  - Callbacks run on the stack of a thread of the library (in a world of one: of the caller), never
  *    under a lock. They must not block: what would wait for the library there (tfc_run, tfc_call_run, tfc_join,
- *    tfc_device_run by order, tfc_device_wait, tfc_communicator_shutdown) is refused with
+ *    tfc_plan_run, tfc_device_run by order, tfc_device_wait, tfc_communicator_shutdown) is refused with
  *    TFC_FAILED_PRECONDITION. They may call tfc_submit and tfc_plan_start, and must not call
  *    tfc_communicator_release.
  */
@@ -303,6 +303,16 @@ TFC_EXPORT tfc_code tfc_plan_acquire(tfc_communicator* communicator, const tfc_p
  * ascending order; one that is started early waits its turn. `done` as in tfc_submit. */
 TFC_EXPORT tfc_code tfc_plan_start(tfc_plan* plan, int32_t bucket, int32_t dtype, const tfc_span* spans,
                                    size_t num_spans, tfc_done_fn done, void* user, tfc_error* error);
+/* One bucket of a step: tensors of one type. */
+typedef struct tfc_bucket {
+  const tfc_span* spans;
+  size_t num_spans;
+  int32_t dtype; /* tfc_dtype */
+} tfc_bucket;
+
+/* Starts all buckets of the plan's current step, in order, and returns when all of them are done here. The error is the
+ * first one; the memory behind the spans is not used any longer then, either. */
+TFC_EXPORT tfc_code tfc_plan_run(tfc_plan* plan, const tfc_bucket* buckets, size_t num_buckets, tfc_error* error);
 TFC_EXPORT void tfc_plan_release(tfc_plan* plan); /* NULL is fine */
 /* Local, never blocks: this process does not need the plan any longer. What the plan takes is given back once its
  * buckets are done here and all ranks that have started it have forgotten it, or at shutdown. A plan that is started

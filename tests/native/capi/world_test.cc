@@ -524,6 +524,42 @@ TEST_P(WorldTest, BucketsStartedOutOfOrderWaitTheirTurn) {
   });
 }
 
+TEST_P(WorldTest, AllBucketsOfAPlanRunInOneCall) {
+  EveryRank([this](int, tfc_communicator* communicator) {
+    tfc_plan* plan = Acquire(communicator, "step", 2);
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> a(70000, 1), b(3, 2);
+      std::vector<double> c(5, static_cast<double>(step));
+      const tfc_span floats[] = {{a.data(), a.data(), 70000}, {b.data(), b.data(), 3}};
+      const tfc_span doubles{c.data(), c.data(), 5};
+      const tfc_bucket buckets[] = {{floats, 2, TFC_FLOAT32}, {&doubles, 1, TFC_FLOAT64}};
+      ASSERT_EQ(tfc_plan_run(plan, buckets, 2, nullptr), TFC_OK);
+      ASSERT_EQ(a, std::vector<float>(70000, static_cast<float>(size())));
+      ASSERT_EQ(b, std::vector<float>(3, static_cast<float>(2 * size())));
+      ASSERT_EQ(c, std::vector<double>(5, static_cast<double>(step * size())));
+    }
+    const tfc_bucket none{nullptr, 0, TFC_FLOAT32};
+    EXPECT_EQ(tfc_plan_run(plan, &none, 1, nullptr), TFC_INVALID_ARGUMENT);
+    tfc_plan_release(plan);
+  });
+}
+
+TEST_P(WorldTest, ALostRankEndsAPlanThatRuns) {
+  if (size() == 1) GTEST_SKIP() << "there is no other rank";
+  EveryRank([this](int rank, tfc_communicator* communicator) {
+    if (rank == size() - 1) return tfc_communicator_abort(communicator, "the data is rotten");
+    tfc_plan* plan = Acquire(communicator, "step", 2);
+    std::vector<float> a(70000, 1), b(3, 2);
+    const tfc_span spans[] = {{a.data(), a.data(), 70000}, {b.data(), b.data(), 3}};
+    const tfc_bucket buckets[] = {{&spans[0], 1, TFC_FLOAT32}, {&spans[1], 1, TFC_FLOAT32}};
+    tfc_error error{};
+    error.struct_size = sizeof(error);
+    EXPECT_EQ(tfc_plan_run(plan, buckets, 2, &error), TFC_ABORTED);
+    EXPECT_NE(std::string(error.message).find("the data is rotten"), std::string::npos) << error.message;
+    tfc_plan_release(plan);
+  });
+}
+
 TEST_P(WorldTest, TwoPlansReadyInDifferentOrderDoNotDeadlock) {
   EveryRank([this](int rank, tfc_communicator* communicator) {
     tfc_plan* plans[2] = {Acquire(communicator, "p", 1), Acquire(communicator, "q", 1)};

@@ -23,6 +23,7 @@ STRUCTS = {
     "tfc_communicator_options": abi.CommunicatorOptions,
     "tfc_communicator_info": abi.CommunicatorInfo,
     "tfc_span": abi.Span,
+    "tfc_bucket": abi.Bucket,
     "tfc_request": abi.Request,
     "tfc_plan_options": abi.PlanOptions,
     "tfc_timeline_event": abi.TimelineEvent,

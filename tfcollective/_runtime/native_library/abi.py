@@ -180,6 +180,12 @@ class Span(ctypes.Structure):
     _fields_ = (("input", c_void_p), ("output", c_void_p), ("count", c_int64))
 
 
+class Bucket(ctypes.Structure):
+    """``tfc_bucket``."""
+
+    _fields_ = (("spans", POINTER(Span)), ("num_spans", c_size_t), ("dtype", c_int32))
+
+
 class Request(ctypes.Structure):
     """``tfc_request``."""
 
@@ -329,6 +335,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tfc_join": (_code, (_handle, c_double, POINTER(c_int32), _error_out)),
     "tfc_plan_acquire": (_code, (_handle, POINTER(PlanOptions), _handle_out, _error_out)),
     "tfc_plan_start": (_code, (_handle, c_int32, c_int32, POINTER(Span), c_size_t, DoneFn, c_void_p, _error_out)),
+    "tfc_plan_run": (_code, (_handle, POINTER(Bucket), c_size_t, _error_out)),
     "tfc_plan_release": (None, (_handle,)),
     "tfc_plan_forget": (_code, (_handle, c_char_p, _error_out)),
     "tfc_device_find": (_code, (POINTER(DeviceOptions), POINTER(DeviceLibraries), _error_out)),
