@@ -78,7 +78,7 @@ def install(keras: Any) -> None:
     copies.replace_method(keras.Model, "train_on_batch", _train_on_batch)
     copies.replace_method(keras.Model, "evaluate", _evaluate, "return_dict")
     copies.install(keras)
-    synchronize_keras(copies.replace_method)
+    synchronize_keras(mode.noting(copies.replace_method))
     let_variables_be_called()
     _add_lr(keras.optimizers.Optimizer)
     new_buffers.install(keras)

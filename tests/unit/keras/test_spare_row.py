@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.keras3 import call_summing
 from tfcollective.keras._parallel.rows import Part
 from tfcollective.keras._parallel.spare_row import call_layer
 from tfcollective.keras._parallel.step import Step, within
@@ -83,3 +84,21 @@ def test_a_convolution_of_no_rows_has_zero_gradients(eager: bool) -> None:
     made, gradients = (step if eager else tf.function(step))(part)
     assert made.shape == (0, 3, 3, 4)
     assert not any(np.any(one) for one in gradients)
+
+
+class Regularized:
+    """Adds up its losses as Keras before 3.14 does."""
+
+    activity_regularizer: Any = staticmethod(tf.reduce_sum)
+
+    def __call__(self, x: Any) -> Any:
+        return self.activity_regularizer(x)
+
+
+@pytest.mark.skipif(not hasattr(keras, "distribution"), reason="Keras 2 divides by the rows")
+def test_sums_over_rows_become_means_over_ranks() -> None:
+    layer, x = Regularized(), tf.constant([[1.0], [2.0]])
+    step = Step(tf.constant(2, tf.int64), tf.constant(5, tf.int64), 2, True)
+    with within(step):
+        assert float(call_summing(type(layer).__call__, layer, x)) == pytest.approx(3.0 * 5 / 2)
+    assert float(call_summing(type(layer).__call__, layer, x)) == 3.0

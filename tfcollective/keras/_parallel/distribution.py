@@ -34,9 +34,8 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     backend.process_id = process_id
     backend.list_devices = list_devices
     backend.get_device_count = lambda device_type=None: len(list_devices(device_type))
-    base = keras.distribution.DataParallel.__mro__[1]
-    replace_method(base, "__init__", _make)
-    replace_method(base, "distribute_dataset", _undivided)
+    replace_method(keras.distribution.DataParallel, "__init__", _make)
+    replace_method(keras.distribution.DataParallel, "distribute_dataset", _undivided)
     replace_method(keras.distribution.ModelParallel, "__init__", _refuse)
     replace_everywhere("clear_session", global_state.clear_session, _keeping(keras, global_state.clear_session))
 

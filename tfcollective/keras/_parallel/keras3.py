@@ -40,6 +40,8 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
 
     losses.reduce_weighted_values = _wrapped(losses)
     replace_method(keras.layers.Layer, "__call__", call_layer)
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14):
+        replace_method(keras.layers.Layer, "__call__", call_summing)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", update_mean)
     replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)
@@ -154,6 +156,18 @@ def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
         return scaled
     # Gradients of a loss of each row, with reduction="none", are those of their sum.
     return step.shared(scaled if len(scaled.shape) == 0 else step.summed(tf.reduce_sum(scaled)))
+
+
+def call_summing(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """``Layer.__call__`` of a Keras in which the loss of an ``activity_regularizer`` is a sum over the rows."""
+    step, regularizer = current_step(), layer.activity_regularizer
+    if step is None or regularizer is None:
+        return original(layer, *args, **kwargs)
+    vars(layer)["activity_regularizer"] = lambda output: step.summed(regularizer(output))
+    try:
+        return original(layer, *args, **kwargs)
+    finally:
+        vars(layer)["activity_regularizer"] = regularizer
 
 
 def _aggregate(original: Callable[..., Any], model: Any, loss: Any) -> Any:

@@ -5,7 +5,7 @@ Keras 2, which has no distributions, by ``--data-parallel``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,18 @@ _asked = _Asked()
 def note_missing(what: str) -> None:
     """This version of Keras lacks something."""
     _missing.append(what)
+
+
+def noting(replace_method: Callable[..., bool]) -> Callable[..., bool]:
+    """`replace_method` of ``tfcollective.keras._copies``, which notes where there was no such method."""
+
+    def replace(kind: type, method: str, *rest: Any) -> bool:
+        is_there = replace_method(kind, method, *rest)
+        if not is_there:
+            note_missing(f"{kind.__name__} has no {method}")
+        return is_there
+
+    return replace
 
 
 def has_distributions() -> bool:
@@ -56,9 +68,13 @@ def active() -> Division | None:
         return None
     if _missing:
         raise UnsupportedError(
-            f"DataParallel: the Keras of TensorFlow {tf.__version__} is not known to tfcollective: {_missing[0]}"
+            f"DataParallel: tfcollective does not know Keras {_version()}: {_missing[0]}: install a newer one"
         )
-    return Division(runtime.rank(), runtime.size(), _asked.here or bool(chosen.auto_shard_dataset))
+    return Division(runtime.rank(), runtime.size(), _asked.here or bool(getattr(chosen, "_auto_shard_dataset", True)))
+
+
+def _version() -> str:
+    return str(tf.keras.__version__) if has_distributions() else f"2 of TensorFlow {tf.__version__}"
 
 
 @contextmanager

@@ -39,6 +39,7 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
         keras: the module.
         replace_method: see ``tfcollective.keras._copies``.
     """
+    replace_method = mode.noting(replace_method)
     parts = (distribution.install, keras3.install) if mode.has_distributions() else (keras2.install,)
     for install_part in (*parts, files.install):
         try:
