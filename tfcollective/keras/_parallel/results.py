@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._metric_sums import is_additive, made_again, merge, merges
 from tfcollective.keras._parallel.updates import recording_of, refusal, see_updates, update_again
@@ -109,6 +110,15 @@ def result_of_all(
         if having and len(having) < len(everyones):
             result = broadcast_object(result, root_rank=having[0], name=f"result of {label}")
     return result
+
+
+def count_on(model: Any) -> None:
+    """Before a run that counts on from merged states, as ``train_on_batch`` does in Keras before 3.13: rank 0 keeps
+    them.
+    """
+    for metric in leaves_of(model.metrics) if runtime.rank() != 0 else ():
+        if _merges(metric):
+            metric.reset_state()
 
 
 def _values(metric: Any) -> list[Any]:

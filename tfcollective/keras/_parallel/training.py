@@ -20,7 +20,7 @@ from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_t
 from tfcollective.keras._parallel.division import Division
 from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
-from tfcollective.keras._parallel.results import leaves_of, prepare_metrics, values_in_order
+from tfcollective.keras._parallel.results import count_on, leaves_of, prepare_metrics, values_in_order
 from tfcollective.keras._parallel.run import begin_at, result_of_run, run, running
 from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._parallel.updates import recording
@@ -75,6 +75,7 @@ def train_on_batch(original: Callable[..., Any], model: Any, arguments: dict[str
         raise UnsupportedError("train_on_batch: reset_metrics=False: the ranks' metrics are merged after each batch")
     _prepare(model)
     as_dictionary = arguments.pop("return_dict", False)
+    count_on(model)
     with running(division, trains=True), _divided(model, division):
         logs = result_of_run(model, original(model, **arguments, return_dict=True))
     return logs if as_dictionary else values_in_order(model, logs)
