@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 KERAS_3 = hasattr(tf.keras, "distribution")
 OPTIONS = () if KERAS_3 else ("--data-parallel",)  # of Keras 3 the job says it itself
 JOB = Path(__file__).with_name("job_data_parallel.py")
+PARTS = 4  # of the programs, each a test of about a minute
 # Those that depend on how batches are cut: with three ranks some have no rows, and evaluate no batch.
 CUT = (
     "batches_smaller_than_the_world one_row_at_a_time a_dataset eagerly single_batches evaluation_and_prediction "
@@ -50,31 +51,32 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> str:
     return place
 
 
-def number_of_programs() -> int:
-    return len(re.findall(f"^@program(?:_of_keras_{3 if KERAS_3 else 2})?\\b", JOB.read_text(), re.MULTILINE))
+def programs_of(script: Path) -> list[str]:
+    pattern = f"^@program(?:_of_keras_{3 if KERAS_3 else 2})?\\b.*\\n(?:@.*\\n)*def (\\w+)"
+    return re.findall(pattern, script.read_text(), re.MULTILINE)
 
 
-def run_on(ranks: int, script: Path, *arguments: str) -> int:
-    """Runs the programs; returns how many a rank has done. With oneDNN, TensorFlow's default: it knows no empty
-    batches.
-    """
-    done = run_job(script, ranks, *arguments, options=OPTIONS, TF_ENABLE_ONEDNN_OPTS="1")
-    return done.stdout.count("ok ") // ranks
+def compare(ranks: int, script: Path, one_process: str, names: list[str]) -> None:
+    """Runs programs with oneDNN, TensorFlow's default, whose convolutions know no empty batches."""
+    done = run_job(script, ranks, one_process, *names, options=OPTIONS, TF_ENABLE_ONEDNN_OPTS="1")
+    assert done.stdout.count("ok ") == ranks * len(names)
 
 
-def test_programs_on_two_ranks(one_process: str) -> None:
-    assert run_on(2, JOB, one_process) == number_of_programs()
+@pytest.mark.parametrize("part", range(PARTS))
+def test_programs_on_two_ranks(part: int, one_process: str) -> None:
+    compare(2, JOB, one_process, programs_of(JOB)[part::PARTS])
 
 
 def test_batches_smaller_than_three_ranks(one_process: str) -> None:
     names = [*CUT.split(), *(["stopping_an_evaluation", "steps_that_xla_compiles"] if KERAS_3 else [])]
-    assert run_on(3, JOB, one_process, *names) == len(names)
+    compare(3, JOB, one_process, names)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_programs_on_more_ranks(ranks: int, one_process: str) -> None:
-    assert run_on(ranks, JOB, one_process) == number_of_programs()
+def test_programs_on_more_ranks(ranks: int, part: int, one_process: str) -> None:
+    compare(ranks, JOB, one_process, programs_of(JOB)[part::PARTS])
 
 
 def test_metrics_of_keras_on_three_ranks() -> None:
@@ -88,7 +90,7 @@ def test_metrics_of_keras_on_three_ranks() -> None:
 def test_more_programs(ranks: int, tmp_path: Path) -> None:
     job = JOB.with_name("job_data_parallel_more.py")
     run_job(job, 1, str(tmp_path / "numbers"))
-    assert run_on(ranks, job, str(tmp_path / "numbers")) == job.read_text().count("@program\n")
+    compare(ranks, job, str(tmp_path / "numbers"), programs_of(job))
 
 
 @pytest.mark.skipif(KERAS_3, reason="with Keras 3 it is one of the programs of the other tests")
