@@ -117,7 +117,7 @@ def count_on(model: Any) -> None:
     them.
     """
     for metric in leaves_of(model.metrics) if runtime.rank() != 0 else ():
-        if _merges(metric):
+        if merges(metric):
             metric.reset_state()
 
 
