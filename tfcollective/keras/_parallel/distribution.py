@@ -6,6 +6,7 @@ Keras's functions ask their backend; TensorFlow's has none of what they ask for.
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -116,12 +117,13 @@ def _keeping(keras: Any, clear_session: Callable[..., None]) -> Callable[..., No
 
 
 def _make(original: Callable[..., Any], distribution: Any, *args: Any, **kwargs: Any) -> None:
-    original(distribution, *args, **kwargs)
-    shape = tuple(distribution.device_mesh.shape)
-    if len(shape) > 1:
+    mesh = inspect.signature(original).bind(distribution, *args, **kwargs).arguments.get("device_mesh")
+    if len(getattr(mesh, "shape", ())) > 1:
         raise UnsupportedError(
-            f"{type(distribution).__name__}: a mesh of shape {shape}: on TensorFlow a mesh has one axis, its processes"
+            f"{type(distribution).__name__}: a mesh of shape {tuple(mesh.shape)}: on TensorFlow a mesh has one axis, "
+            "its processes"
         )
+    original(distribution, *args, **kwargs)
     distribution._is_multi_process = False  # Keras would refuse data, or divide them in a way of its own
 
 
