@@ -27,6 +27,8 @@ from tfcollective.keras._parallel.step import (
 from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._reductions import unnoted
 
+OLDEST = (3, 12)  # 3.10 has other iterators
+
 
 def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     """Changes Keras, once a process. Without ``set_distribution`` everything stays as it was.
@@ -38,9 +40,12 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     from keras.src.backend.tensorflow.trainer import TFEpochIterator  # noqa: TID251  # install() is for Keras 3
     from keras.src.losses import loss as losses  # noqa: TID251
 
+    version = tuple(map(int, keras.__version__.split(".")[:2]))
+    if version < OLDEST:
+        raise ImportError(f"it is older than {OLDEST[0]}.{OLDEST[1]}")
     losses.reduce_weighted_values = _wrapped(losses)
     replace_method(keras.layers.Layer, "__call__", call_layer)
-    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 14):
+    if version < (3, 14):
         replace_method(keras.layers.Layer, "__call__", call_summing)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", update_mean)
