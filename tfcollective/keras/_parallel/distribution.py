@@ -117,7 +117,7 @@ def _keeping(keras: Any, clear_session: Callable[..., None]) -> Callable[..., No
 
 
 def _make(original: Callable[..., Any], distribution: Any, *args: Any, **kwargs: Any) -> None:
-    mesh = inspect.signature(original).bind(distribution, *args, **kwargs).arguments.get("device_mesh")
+    mesh: Any = inspect.signature(original).bind(distribution, *args, **kwargs).arguments.get("device_mesh")
     if len(getattr(mesh, "shape", ())) > 1:
         raise UnsupportedError(
             f"{type(distribution).__name__}: a mesh of shape {tuple(mesh.shape)}: on TensorFlow a mesh has one axis, "
