@@ -506,6 +506,30 @@ def single_batches() -> Numbers:
 
 
 @program
+def single_batches_between_epochs() -> Numbers:
+    model = dense(metrics=["mae"])
+    between = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.train_on_batch(X[:7], Y[:7]))
+    return fit(model, callbacks=[between])
+
+
+@program
+def a_training_step_of_the_object() -> Numbers:
+    model = dense()
+    step = model.train_step
+    model.train_step = lambda data: step((data[0], 2 * data[1]))
+    first = fit(model)
+    model.compile("sgd", "mse")
+    return {"first": first, **fit(model)}
+
+
+@program
+def predictions_of_an_unknown_number_of_rows() -> Numbers:
+    model = dense()
+    data = tf.data.Dataset.from_tensor_slices(X).filter(lambda row: row[0] < 1).batch(9)
+    return numbers(model, predicted=[model.predict(data, verbose=0) for _ in range(2)])
+
+
+@program
 def evaluation_and_prediction() -> Numbers:
     model = dense(metrics=["mae"])
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(9)

@@ -52,6 +52,15 @@ def test_batches_come_in_turn(memory: int) -> None:
     assert isinstance(found["a"], np.memmap) == (memory < 1000)
 
 
+def test_an_error_of_the_data_changes_no_model() -> None:
+    model = Says(lambda rows: rows)
+    broken = tf.data.Dataset.from_tensors([np.nan]).map(lambda row: tf.debugging.check_numerics(row, "broken"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="broken"):
+        tfc.predict(model, broken.batch(1), verbose=0)
+    found = tfc.predict(model, ROWS[:3], verbose=0)
+    np.testing.assert_array_equal(found, np.concatenate([ROWS[:3], ROWS[:3]]))
+
+
 def test_strings_stay_in_memory() -> None:
     found = predicted(tf.strings.as_string, memory=0)
     assert found.shape == (12, 2)

@@ -155,6 +155,7 @@ class Predictions:
         self._wanted, self._takes = wanted, takes
         self._place = 0
         self.outputs: Any = None
+        self._function: Any = None  # the model's own, while another stands for it
         self._summary = _Summary()
         self._rows: list[_Rows] = []
         self._bytes = 0
@@ -172,20 +173,25 @@ class Predictions:
         try:
             yield [_Show(self), *callbacks, _Take(self)]
         finally:
+            self._restore_function(model)  # Keras has asked for a batch, and there was none
             if steps != 1:
                 model.steps_per_execution, model.predict_function = steps, None
 
     def take_next(self, model: Any) -> None:
         """Takes the outputs of the next call of the model's prediction function."""
-        made = model.predict_function
+        self._function = model.predict_function
 
         def predict_function(data: Any) -> Any:
-            model.predict_function = made
-            self.outputs = made(data)
+            self._restore_function(model)
+            self.outputs = model.predict_function(data)
             self._add(self.outputs)
             return tf.zeros([1])
 
         model.predict_function = predict_function
+
+    def _restore_function(self, model: Any) -> None:
+        if self._function is not None:
+            model.predict_function, self._function = self._function, None
 
     def gathered(self) -> Any:
         """What was wanted, which all ranks call for; None where no rank has a batch.

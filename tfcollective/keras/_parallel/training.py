@@ -177,12 +177,18 @@ def _divided(model: Any, division: Division) -> Iterator[None]:
     if not own and not mode.has_distributions():
         keras2.check_losses(model)
     scales_loss = not own and mode.has_distributions()  # Keras 2 has no place where the loss could be scaled
-    step = divided_step(model.train_step, division, run.fraction if own else None, scales_loss=scales_loss)
-    object.__setattr__(model, "train_step", step)
+    before = vars(model).get("train_step")
+    if not hasattr(before, "_tfcollective"):  # else it is that of a fit around this run
+        step = divided_step(model.train_step, division, run.fraction if own else None, scales_loss=scales_loss)
+        step._tfcollective = True  # type: ignore[attr-defined]
+        object.__setattr__(model, "train_step", step)
     try:
         yield
     finally:
-        object.__delattr__(model, "train_step")
+        if before is None:
+            object.__delattr__(model, "train_step")
+        else:
+            object.__setattr__(model, "train_step", before)
 
 
 def _fraction_of(model: Any) -> Any:
