@@ -457,6 +457,59 @@ def numbers_of_the_last_step() -> Numbers:
     return fit(model, X[:50], Y[:50], validation_data=(X, Y))
 
 
+class Counting(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.running = keras.metrics.Mean(name="size"), Running("course")
+
+    def call(self, inputs: Any) -> Any:
+        self.mean.update_state(tf.abs(inputs))
+        self.running.update_state(tf.zeros_like(inputs), inputs)
+        return inputs
+
+
+@program
+def metrics_in_a_layer_of_no_rows() -> Numbers:
+    return fit(dense(Counting(), layers.Dense(1)), X[:26], Y[:26])
+
+
+class Words(keras.Model):
+    """Calls layers with vocabularies of other sizes one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.many, self.few = layers.Embedding(1000, 4), layers.Embedding(20, 4)
+        self.mean = keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.mean]
+
+    def train_step(self, data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.few(data["few"]) + self.many(data["all"]) - 1) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+@program
+def vocabularies_of_layers_in_a_step() -> Numbers:
+    model = Words()
+    model.compile(keras.optimizers.SGD(0.1))
+    return fit(model, tf.data.Dataset.from_tensor_slices({"all": TEXT[:25] + 900, "few": TEXT[:25]}).batch(12), None)
+
+
+@program
+def sparse_rows_beside_dense_ones() -> Numbers:
+    sparse = tf.sparse.from_dense(np.where(X[:25] > 0.5, X[:25], 0))
+    wide, deep = keras.Input((6,), sparse=True), keras.Input((6,))
+    model = keras.Model([wide, deep], layers.Dense(1)(layers.Concatenate()([layers.Dense(4)(wide), deep])))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return fit(model, tf.data.Dataset.from_tensor_slices(((sparse, X[:25]), Y[:25])).batch(12), None)
+
+
 class Gan(keras.Model):
     def __init__(self) -> None:
         super().__init__()
@@ -712,6 +765,29 @@ def one_number_of_a_batch() -> Numbers:
         "eagerly": fit(dense(loss=distances, run_eagerly=True), epochs=1),
         "small": fit(dense(loss=root_mean_square, metrics=metrics), X[:7], Y[:7], batch_size=3),
     }
+
+
+def overlaps(y_true: Any, y_pred: Any) -> Any:
+    """One number for each of the three classes."""
+    return 1 - 2 * tf.reduce_sum(y_true * y_pred, [0, 1, 2]) / tf.reduce_sum(y_true + y_pred, [0, 1, 2])
+
+
+def segmented(rows: int, loss: Any = overlaps, **options: Any) -> Numbers:
+    model = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(3, 3, padding="same", activation="sigmoid")])
+    model.compile(keras.optimizers.SGD(0.1), loss, metrics=[overlaps])
+    masks = (IMAGES > 0.5).astype(np.float32)
+    return fit(model, tf.data.Dataset.from_tensor_slices((IMAGES, masks)).batch(rows, **options), None)
+
+
+@program
+def one_number_of_a_class() -> Numbers:
+    along = keras.losses.CosineSimilarity(axis=0)
+    model = dense(loss=along, metrics=[keras.metrics.CosineSimilarity(axis=0)])
+    found = {str(rows): segmented(rows, drop_remainder=True) for rows in (8, 9)}
+    if hasattr(keras.losses, "dice"):
+        found["dice"] = segmented(7, keras.losses.Dice(axis=(0, 1, 2)))
+        found["whole"] = fit(dense(metrics=[keras.losses.dice]), epochs=1)
+    return {**found, "classes": segmented(7), "along": fit(model), "batch": model.train_on_batch(X[:2], Y[:2])}
 
 
 class StopAt(keras.callbacks.Callback):

@@ -27,6 +27,9 @@ CUT = (
     "predictions_that_are_gathered metrics_that_are_no_sums masked_tokens batch_normalization "
     "batch_normalization_in_a_step_of_its_own"
 )
+NO_ROWS = (
+    "one_number_of_a_class metrics_in_a_layer_of_no_rows vocabularies_of_layers_in_a_step sparse_rows_beside_dense_ones"
+)
 SCRIPT = """
 import os
 import numpy as np
@@ -70,6 +73,10 @@ def test_programs_on_two_ranks(part: int, one_process: str) -> None:
 def test_batches_smaller_than_three_ranks(one_process: str) -> None:
     names = [*CUT.split(), *(["stopping_an_evaluation", "steps_that_xla_compiles"] if KERAS_3 else [])]
     compare(3, JOB, one_process, names)
+
+
+def test_layers_of_ranks_without_rows(one_process: str) -> None:
+    compare(3, JOB, one_process, NO_ROWS.split())
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ class Recorded:
 
 
 def empty_step(*spare: Any) -> Step:
-    return Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), 3, True, 0, spare)
+    """Of a batch without parts that layers get as they are."""
+    return Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), 3, True, 0, tuple((None, one) for one in spare))
 
 
 def test_each_argument_gets_the_row_of_its_type() -> None:
@@ -41,6 +43,21 @@ def test_each_argument_gets_the_row_of_its_type() -> None:
     assert layer.kwargs["some"] is some
     assert results["first"].shape == (0, 2)
     assert float(results["loss"]) == 1.0
+
+
+def test_a_part_gets_its_own_row() -> None:
+    layer, first, second = Recorded(), tf.zeros((0, 2)), tf.zeros((0, 2))
+    step = dataclasses.replace(empty_step(), spare=((first, tf.ones((1, 2))), (second, tf.zeros((1, 2)))))
+    with within(step):
+        call_layer(layer, None, second, first)
+    assert [one.numpy().tolist() for one in layer.args] == [[[0.0, 0.0]], [[1.0, 1.0]]]
+
+
+def test_sparse_arguments_are_left_alone() -> None:
+    layer, x = Recorded(), tf.zeros((0, 2))
+    with within(empty_step(tf.constant([[5.0, 6.0]]))):
+        call_layer(layer, None, x, tf.sparse.from_dense(x))
+    assert layer.args[0] is x
 
 
 def test_rows_are_left_alone() -> None:

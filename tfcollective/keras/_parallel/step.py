@@ -32,6 +32,8 @@ from tfcollective.tensorflow import _reductions as reductions
 from tfcollective.tensorflow._functions import allreduce
 from tfcollective.tensorflow._rows import allgather
 
+_OF_A_BATCH = ("dice", "tversky")  # functions of Keras's that make one number of all rows
+
 
 @dataclass(frozen=True)
 class Step:
@@ -43,7 +45,8 @@ class Step:
         size: the number of ranks.
         scales_loss: the loss gets the share, not the gradients.
         begin: the first of this rank's rows in those of all ranks.
-        spare: see ``Part``.
+        spare: the dense parts of this rank's batch, each with its row of ``Part.spare``.
+        is_filled: a layer is called that gets such rows where this rank has none.
     """
 
     rows: Any
@@ -51,7 +54,8 @@ class Step:
     size: int
     scales_loss: bool
     begin: Any = 0
-    spare: tuple[Any, ...] = ()
+    spare: tuple[tuple[Any, Any], ...] = ()
+    is_filled: bool = False
 
     @property
     def fraction(self) -> Any:
@@ -77,6 +81,12 @@ class Step:
         share = tf.cast(self.fraction * self.size, value.dtype)
         return tf.where(self.rows > 0, value * share, tf.zeros_like(value))
 
+    def counted(self, value: Any) -> Any:
+        """What a metric counts of `value`: nothing of rows that a layer got where this rank has none."""
+        if not self.is_filled or value is None or not has_rows(value):
+            return value
+        return value[: tf.where(self.rows > 0, rows_of(value), 0)]
+
     def whole(self, value: Any) -> Any:
         """What all ranks have of `value`, in the order of the batch, where it has rows; equal on all ranks.
 
@@ -86,6 +96,7 @@ class Step:
             return value
         value = tf.convert_to_tensor(value)
         mask = getattr(value, "_keras_mask", None)
+        value = self.counted(value)
 
         @tf.custom_gradient
         def gathered(mine: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -110,11 +121,11 @@ class _Current(threading.local):
 
     Attributes:
         step: being traced or run.
-        scalar: the loss that is being computed has made one number of its rows.
+        shape: of the values of the loss that is being computed, before they are reduced; None before that is known.
     """
 
     step: Step | None = None
-    scalar = False
+    shape: Any = None
 
 
 _current = _Current()
@@ -148,9 +159,11 @@ def divided_step(
 
     def step(element: Any) -> Any:
         total, part, spare = element if isinstance(element, Part) else division.part_of(_as_tensors(element))
-        rows = rows_of(next(one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)))
+        leaves = [one for one in tf.nest.flatten(part, expand_composites=False) if has_rows(one)]
+        rows = rows_of(leaves[0])
         begin = division.bounds(total)[0] if division.shards_data else rows * division.rank
-        current = Step(rows, total, division.size, scales_loss, begin, spare)
+        dense = [one for one in leaves if isinstance(one, tf.Tensor)] if spare else []
+        current = Step(rows, total, division.size, scales_loss, begin, tuple(zip(dense, spare, strict=True)))
         if fraction is not None:
             fraction.assign(tf.cast(current.fraction, tf.float32))
         with within(current), own_seed(division.rank):
@@ -181,6 +194,7 @@ def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_w
     if values.shape.rank == 0:
         values = tf.where(step.rows > 0, values, tf.zeros_like(values))
         sample_weight = tf.cast(step.fraction, metric.dtype) if sample_weight is None else sample_weight
+    values, sample_weight = step.counted(values), step.counted(sample_weight)
     return original(metric, values, sample_weight=sample_weight)
 
 
@@ -191,16 +205,16 @@ def sum_of_all(counted: Any) -> Any:
 
 
 def compute_loss(original: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any) -> Any:
-    """``Loss.__call__``, in a step of the rows of all ranks where the loss makes one number of them."""
+    """``Loss.__call__``, in a step with the rows of all ranks where the values of the loss are not those of rows."""
     step = _current.step
     if step is None:
         return original(loss, y_true, y_pred, *args, **kwargs)
-    before, _current.scalar = _current.scalar, False
+    before, _current.shape = _current.shape, None
     try:
-        result, is_scalar = original(loss, y_true, y_pred, *args, **kwargs), _current.scalar
+        result, shape = original(loss, y_true, y_pred, *args, **kwargs), _current.shape
     finally:
-        _current.scalar = before
-    if not is_scalar:
+        _current.shape = before
+    if not _goes_along_the_batch(loss) and (shape is None or _are_of_rows(shape, loss.call, y_true, y_pred)):
         return result
     everyones = tf.nest.map_structure(step.whole, (y_true, y_pred, *args))
     with within(None):
@@ -209,24 +223,52 @@ def compute_loss(original: Callable[..., Any], loss: Any, y_true: Any, y_pred: A
 
 def note_values(values: Any) -> None:
     """A loss that is computed on this thread has these values, before they are reduced."""
-    if len(values.shape) == 0:
-        _current.scalar = True
+    _current.shape = values.shape
+
+
+def _goes_along_the_batch(function: Any) -> bool:
+    """True for a loss or a metric of Keras's whose axis is that of the batch."""
+    return 0 in tf.nest.flatten(getattr(function, "_fn_kwargs", {}).get("axis"))
+
+
+def _are_of_rows(shape: Any, function: Callable[[Any, Any], Any], *arguments: Any) -> bool:
+    """True if values of this shape are one or more for each row of a function's arguments, not one for each class."""
+    if shape.rank == 0:
+        return False
+    if shape.rank is None or shape[0] is None:
+        return True
+    leaves = map(tf.convert_to_tensor, tf.nest.flatten(arguments, expand_composites=True))
+    if shape[0] not in {one.shape[0] for one in leaves if has_rows(one)}:  # the number of rows is known later
+        return False
+    twice = tf.nest.map_structure(lambda one: tf.concat([one, one], 0) if has_rows(one) else one, arguments)
+    with within(None):
+        return bool(shape[0] == 0 or function(*twice).shape[0] != shape[0])
 
 
 def update_with_function(
     original: Callable[..., Any], metric: Any, y_true: Any, y_pred: Any, sample_weight: Any = None
 ) -> Any:
-    """``MeanMetricWrapper.update_state``, in a step with the rows of all ranks where its function makes one number of
-    them, or goes along the batch: then each rank counts the whole batch.
+    """``MeanMetricWrapper.update_state``, in a step with the rows of all ranks where the values of its function are not
+    those of rows: then each rank counts the whole batch.
     """
-    step, along_the_batch = _current.step, metric._fn_kwargs.get("axis") == 0
-    is_keras = getattr(metric._fn, "__module__", "").partition(".")[0] in ("keras", "tf_keras")
-    if step is None or (is_keras and not along_the_batch):
-        return original(metric, y_true, y_pred, sample_weight=sample_weight)
-    with within(None):
-        values = metric._fn(y_true, y_pred, **metric._fn_kwargs)
-    if len(values.shape) > 0 and not along_the_batch:
+    step = _current.step
+    if step is None or _is_of_rows(metric, y_true, y_pred):
         return original(metric, y_true, y_pred, sample_weight=sample_weight)
     everyones = tf.nest.map_structure(step.whole, (y_true, y_pred, sample_weight))
     with within(None):
         return original(metric, everyones[0], everyones[1], sample_weight=everyones[2])
+
+
+def _is_of_rows(metric: Any, y_true: Any, y_pred: Any) -> bool:
+    """True for a metric whose function has values of rows."""
+    if _goes_along_the_batch(metric):
+        return False
+    if getattr(metric._fn, "__module__", "").partition(".")[0] in ("keras", "tf_keras"):
+        return getattr(metric._fn, "__name__", "") not in _OF_A_BATCH
+
+    def function(y_true: Any, y_pred: Any) -> Any:
+        return metric._fn(y_true, y_pred, **metric._fn_kwargs)
+
+    with within(None):
+        values = function(y_true, y_pred)
+    return _are_of_rows(values.shape, function, y_true, y_pred)
