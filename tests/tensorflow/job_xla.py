@@ -78,6 +78,21 @@ def loops_and_branches() -> None:
     np.testing.assert_array_equal(run(tf.ones(3)), np.full(3, size**3))
 
 
+def functions_of_several_functions() -> None:
+    @tf.function
+    def within(x: tf.Tensor) -> tf.Tensor:
+        if tf.reduce_sum(x) > 0:
+            x = tfc.allreduce(x, op=tfc.Sum, name="within")
+        return tfc.allreduce(x, op=tfc.Sum, name="then")
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        tfc.barrier(name="before")
+        return within(tfc.allreduce(x, op=tfc.Sum, name="around")[:2]) + within(tf.ones(2))
+
+    for length in (2, 3):  # each is a function of its own
+        np.testing.assert_array_equal(compiled(run)(tf.ones(length)), np.full(2, size**3 + size**2))
+
+
 def shapes_that_are_known_later() -> None:
     run = compiled(
         lambda x: tfc.allreduce(x, op=tfc.Sum, name="later"), input_signature=[tf.TensorSpec([None, 2, None])]
@@ -132,7 +147,15 @@ def fail(kind: str) -> None:
 if len(sys.argv) > 1:
     fail(sys.argv[1])
 else:
-    for check in (dtypes, kinds, gradients, loops_and_branches, shapes_that_are_known_later, training):
+    for check in (
+        dtypes,
+        kinds,
+        gradients,
+        loops_and_branches,
+        functions_of_several_functions,
+        shapes_that_are_known_later,
+        training,
+    ):
         check()
         print("ok", check.__name__, flush=True)
     if size > 1:

@@ -25,7 +25,7 @@ JOB = Path(__file__).with_name("job_xla.py")
 )
 def test_compiled_functions_communicate(ranks: int, transport: str) -> None:
     done = run_job(JOB, ranks, TFCOLLECTIVE_TRANSPORT=transport)
-    assert done.stdout.count("ok ") == (6 if ranks == 1 else 7) * ranks
+    assert done.stdout.count("ok ") == (7 if ranks == 1 else 8) * ranks
 
 
 def test_a_lost_rank_ends_a_compiled_step() -> None:

@@ -215,10 +215,12 @@ def _call(kind: str, tensors: Sequence[Any], specs: Sequence[tuple[Any, Any]], a
 
 
 def _last_call(graph: Any) -> Any:
-    """The number that the last call has given: of this function, or of those around it as far as XLA compiles them."""
+    """The number that the last call has given: of this function, or of the branches and loops around it."""
     while graph is not None:
         if hasattr(graph, _AFTER):
             return getattr(graph, _AFTER)
+        if type(graph) is tf.__internal__.FuncGraph:  # a tf.function's own, which others may call, too
+            break
         graph = getattr(graph, "outer_graph", None)
     return tf.constant(0, tf.int32)
 
