@@ -551,6 +551,23 @@ def two_optimizers() -> Numbers:
     return numbers(model, model.fit(X[:26], batch_size=12, epochs=2, verbose=0))
 
 
+class WarmsUp(keras.callbacks.Callback):
+    """Trains on a batch before an epoch, whose metrics go on from there in Keras, and evaluates another model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = dense()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.model.train_on_batch(X[:10], Y[:10])
+        self.other.evaluate(X[:7], Y[:7], verbose=0)
+
+
+@program
+def a_batch_within_fit() -> Numbers:
+    return fit(dense(metrics=["mae"]), X[:25], Y[:25], callbacks=[WarmsUp()])
+
+
 @program
 def single_batches() -> Numbers:
     model = dense(metrics=["mae"])

@@ -44,12 +44,13 @@ run = _Run()
 @contextmanager
 def running(division: Division, *, trains: bool = False, predicts: bool = False) -> Iterator[None]:
     """Within it, Keras trains, predicts, or else evaluates, with this division of the data."""
-    before = (run.division, run.trains, run.evaluates, run.predicts)
+    before = dict(vars(run))
     run.division, run.trains, run.evaluates, run.predicts = division, trains, not trains, predicts
     try:
         yield
     finally:
-        run.division, run.trains, run.evaluates, run.predicts = before
+        vars(run).clear()
+        vars(run).update(before)
 
 
 def is_of_training() -> bool:

@@ -78,6 +78,8 @@ def train_on_batch(original: Callable[..., Any], model: Any, arguments: dict[str
     count_on(model)
     with running(division, trains=True), _divided(model, division):
         logs = result_of_run(model, original(model, **arguments, return_dict=True))
+    if run.division is not None:  # a callback of fit has called it, and fit counts on
+        count_on(model)
     return logs if as_dictionary else values_in_order(model, logs)
 
 
