@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess]
 KERAS_3 = hasattr(tf.keras, "distribution")
 OPTIONS = () if KERAS_3 else ("--data-parallel",)  # of Keras 3 the job says it itself
 JOB = Path(__file__).with_name("job_data_parallel.py")
-PARTS = 4  # of the programs, each a test of about a minute
+PARTS = 6  # of the programs, each a test of about a minute
 # Those that depend on how batches are cut: with three ranks some have no rows, and evaluate no batch.
 CUT = (
     "batches_smaller_than_the_world one_row_at_a_time a_dataset eagerly single_batches evaluation_and_prediction "
@@ -46,44 +46,40 @@ print("TFCOLLECTIVE_DATA_PARALLEL" in os.environ, "sitecustomize of the user" if
 """
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file with the numbers of all programs in one process."""
-    place = str(tmp_path_factory.mktemp("data_parallel") / "numbers")
-    run_job(JOB, 1, place)
-    return place
-
-
 def programs_of(script: Path) -> list[str]:
     pattern = f"^@program(?:_of_keras_{3 if KERAS_3 else 2})?\\b.*\\n(?:@.*\\n)*def (\\w+)"
     return re.findall(pattern, script.read_text(), re.MULTILINE)
 
 
-def compare(ranks: int, script: Path, one_process: str, names: list[str]) -> None:
-    """Runs programs with oneDNN, TensorFlow's default, whose convolutions know no empty batches."""
-    done = run_job(script, ranks, one_process, *names, options=OPTIONS, TF_ENABLE_ONEDNN_OPTS="1")
+def compare(ranks: int, names: list[str], place: Path, script: Path = JOB) -> None:
+    """Runs programs in one process and on ranks, with oneDNN, TensorFlow's default: its convolutions know no empty
+    batches.
+    """
+    run_job(script, 1, str(place / "numbers"), *names)
+    done = run_job(script, ranks, str(place / "numbers"), *names, options=OPTIONS, TF_ENABLE_ONEDNN_OPTS="1")
     assert done.stdout.count("ok ") == ranks * len(names)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_programs_on_two_ranks(part: int, one_process: str) -> None:
-    compare(2, JOB, one_process, programs_of(JOB)[part::PARTS])
+def test_programs_on_two_ranks(part: int, tmp_path: Path) -> None:
+    compare(2, programs_of(JOB)[part::PARTS], tmp_path)
 
 
-def test_batches_smaller_than_three_ranks(one_process: str) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_batches_smaller_than_three_ranks(part: int, tmp_path: Path) -> None:
     names = [*CUT.split(), *(["stopping_an_evaluation", "steps_that_xla_compiles"] if KERAS_3 else [])]
-    compare(3, JOB, one_process, names)
+    compare(3, names[part::2], tmp_path)
 
 
-def test_layers_of_ranks_without_rows(one_process: str) -> None:
-    compare(3, JOB, one_process, NO_ROWS.split())
+def test_layers_of_ranks_without_rows(tmp_path: Path) -> None:
+    compare(3, NO_ROWS.split(), tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_programs_on_more_ranks(ranks: int, part: int, one_process: str) -> None:
-    compare(ranks, JOB, one_process, programs_of(JOB)[part::PARTS])
+def test_programs_on_more_ranks(ranks: int, part: int, tmp_path: Path) -> None:
+    compare(ranks, programs_of(JOB)[part::PARTS], tmp_path)
 
 
 def test_metrics_of_keras_on_three_ranks() -> None:
@@ -93,16 +89,17 @@ def test_metrics_of_keras_on_three_ranks() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not KERAS_3, reason="not tried with Keras 2")
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_more_programs(ranks: int, tmp_path: Path) -> None:
+def test_more_programs(ranks: int, part: int, tmp_path: Path) -> None:
     job = JOB.with_name("job_data_parallel_more.py")
-    run_job(job, 1, str(tmp_path / "numbers"))
-    compare(ranks, job, str(tmp_path / "numbers"), programs_of(job))
+    compare(ranks, programs_of(job)[part::PARTS], tmp_path, job)
 
 
 @pytest.mark.skipif(KERAS_3, reason="with Keras 3 it is one of the programs of the other tests")
-def test_evaluation_after_training_by_hand(one_process: str) -> None:
-    run_job(JOB, 2, one_process, "evaluation_of_a_script_that_divides_by_hand")
+def test_evaluation_after_training_by_hand(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        run_job(JOB, ranks, str(tmp_path / "numbers"), "evaluation_of_a_script_that_divides_by_hand")
 
 
 def test_an_unmodified_script(tmp_path: Path) -> None:
