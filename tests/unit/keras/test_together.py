@@ -16,10 +16,14 @@ from fake_world import FakeCommunicator, fake_world
 
 import tfcollective.keras as tfk
 from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime.communicator import Average
 from tfcollective.keras import _fit_checks as fit_checks
 from tfcollective.keras import _together as together
 from tfcollective.keras._fit_checks import FitPlan, advice, are_in_step, plan_of, validate_together
+from tfcollective.keras._parallel.callbacks import StopTogether
+from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.run import begin_at, run, running
 from tfcollective.keras._replica_state import average_statistics, differing_state
 from tfcollective.tensorflow._gradients import variable_key
 
@@ -276,3 +280,18 @@ def test_a_users_callback_list_gets_it_too() -> None:
         alone = keras.Sequential([keras.layers.Dense(1)])
         alone.compile("sgd", "mse")
         assert together.together(alone, {"callbacks": None}, elastic=False) is None
+
+
+@pytest.mark.skipif(not hasattr(keras, "distribution"), reason="Keras 2 has no stop_evaluating")
+def test_a_stop_between_batches_of_one_call_is_refused() -> None:
+    made = model()
+    made.steps_per_execution, made.stop_evaluating = 2, True
+    stop = StopTogether([])
+    stop.set_model(made)
+    with fake_world(), running(Division(0, 2)):
+        begin_at(0)
+        run.agrees = True
+        with pytest.raises(UnsupportedError, match="steps_per_execution=2"):
+            stop.on_test_batch_end(0)
+        begin_at(0, 2)
+        stop.on_test_batch_end(0)

@@ -9,8 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
+from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime.communicator import Max, Min
 from tfcollective.keras._backup import BackupAndRestore
+from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._parallel import mode
 from tfcollective.keras._parallel.results import leaves_of
 from tfcollective.keras._parallel.run import run
@@ -118,7 +120,8 @@ class StopTogether(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         """Agrees."""
         if not run.agrees:
             return
-        last, _ = _agree_on_last(run.place if self.model.stop_evaluating else np.inf, has_ended=False)
+        mine = run.place if self.model.stop_evaluating else np.inf
+        last, _ = _agree_on_last(self.model, mine, has_ended=False)
         if last < np.inf:
             self.model.stop_evaluating = True
         if run.place > last:
@@ -144,15 +147,25 @@ def wait_for_last_batch(model: Any) -> None:
     """This rank has no more batches: others may have, and stop."""
     last, all_ended = np.inf, model.stop_evaluating
     while not all_ended and last == np.inf:
-        last, all_ended = _agree_on_last(np.inf, has_ended=True)
+        last, all_ended = _agree_on_last(model, np.inf, has_ended=True)
     model.stop_evaluating = model.stop_evaluating or last < np.inf
 
 
-def _agree_on_last(place: float, *, has_ended: bool) -> tuple[float, bool]:
-    """Returns the first place at which a rank stops, infinity if none does, and whether all ranks have ended."""
+def _agree_on_last(model: Any, place: float, *, has_ended: bool) -> tuple[float, bool]:
+    """Returns the first place at which a rank stops, infinity if none does, and whether all ranks have ended.
+
+    Raises:
+        UnsupportedError: on all ranks: a rank stops after batches that do not follow each other in the data.
+    """
     with unnoted():
         mine = np.array([place, float(has_ended)])
         last, all_ended = runtime.get_communicator().allreduce(mine, op=Min, name="stop_evaluating")
+    together = steps_per_execution(model)
+    if last < np.inf and run.turns[0] != together:
+        raise UnsupportedError(
+            f"stop_evaluating: with steps_per_execution={together} a rank's batches of one call do not follow each "
+            "other in the data: use 1, or say how many steps= the evaluation has"
+        )
     return float(last), bool(all_ended)
 
 
