@@ -16,6 +16,7 @@ from tfcollective._base.clock import poll as poll
 from tfcollective._base.codec import decode as decode
 from tfcollective._base.codec import encode as encode
 from tfcollective._base.codec import encode_line as encode_line
+from tfcollective._base.codec import from_document as from_document
 from tfcollective._base.descriptors import give_usual_limit as give_usual_limit
 from tfcollective._base.errors import ConfigError as ConfigError
 from tfcollective._base.errors import LaunchError as LaunchError
@@ -88,6 +89,7 @@ from tfcollective._base.timing import TIMING as TIMING
 from tfcollective._base.timing import Timing as Timing
 from tfcollective._base.topology import Placement as Placement
 from tfcollective._base.version import __version__ as __version__
+from tfcollective._control.snapshot import JobSnapshot as JobSnapshot
 from tfcollective._launch.agent.node import wait_for_key as wait_for_key
 from tfcollective._launch.agent.protocol import NodeFacts as NodeFacts
 from tfcollective._launch.agent.protocol import NodeSettings as NodeSettings

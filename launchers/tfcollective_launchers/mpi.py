@@ -165,7 +165,7 @@ class MpiLauncher(Launcher):
             plan,
             bind_host=_bind_host(spec),
             enrolment=Enrolment([""] * spec.num_proc, lambda found: _assigned(plan, found, spec), _ENROLL_S),
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
         )
 

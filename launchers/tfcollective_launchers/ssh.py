@@ -268,7 +268,7 @@ class SshLauncher(Launcher):
             spec,
             plan,
             bind_host=meeting_address(visitors, interface_addresses(), spec.network_interfaces),
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
             discovery=discovery,
         )

@@ -43,8 +43,8 @@ def wait_until_the_others_wait() -> None:
     """In init, as the coordinator sees it; or until it has given up waiting for us."""
     me = discover(Settings.load(), {})
     with CoordinatorClient(me.coordinator, me.key) as client:
-        while (status := client.call(Status()))["failure"] is None:
-            if sum(task["state"] == "waiting" for task in status["tasks"]) == me.world_size - 1:
+        while (status := client.call(Status())).failure is None:
+            if sum(task.state == "waiting" for task in status.tasks) == me.world_size - 1:
                 return
             time.sleep(0.02)  # the status has no call that waits
 

@@ -65,7 +65,7 @@ if role == "chief":
     from tfcollective._base.settings import Settings
     me = discover(Settings.load(), {})
     client = CoordinatorClient(me.coordinator, me.key)
-    while not any(task["state"] == "failed" for task in client.call(Status())["tasks"]):
+    while not any(task.state == "failed" for task in client.call(Status()).all_tasks):
         time.sleep(0.05)  # the status has no call that waits
     print("trained", flush=True)
 """
@@ -148,8 +148,8 @@ wait_for(here / "end")
         assert job.finish(30)[0] == 0
     assert "last training step 12" in table
     assert "loss NaN" in table
-    evaluator = found["tasks"][-1]
-    assert (evaluator["task"], evaluator["rank"], evaluator["state"]) == ("evaluator:0", None, "running")
+    (evaluator,) = found["auxiliary_tasks"]
+    assert (evaluator["task"]["type"], evaluator["state"]) == ("evaluator", "running")
     assert evaluator["info"]["figures"]["nb_eval_steps"] == 30
 
 

@@ -138,7 +138,7 @@ def when_all_wait(platform, act):
     def watch():
         while True:
             status = ask_status(platform.coordinator, platform.job.key)
-            if status and all(task["state"] == "running" for task in status["tasks"]):
+            if status and all(task.state == "running" for task in status.tasks):
                 break
             time.sleep(0.1)  # the status has no call that waits
         act()

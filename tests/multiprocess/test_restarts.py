@@ -45,7 +45,7 @@ def generation():
     from tfcollective._control.messages import Status
 
     me = discover(Settings.load(), {})
-    return CoordinatorClient(me.coordinator, me.key).call(Status())["generation"]
+    return CoordinatorClient(me.coordinator, me.key).call(Status()).generation
 
 
 def undisturbed():

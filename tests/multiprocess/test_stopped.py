@@ -74,7 +74,7 @@ def agent_with_a_rank(host_timeout=TIMING.host_timeout, argv=SLEEP, env=None):
 def wait_for_beats(server, count):
     """Waits until the rank has sent so many more heartbeats; returns when (s) it sent the last one."""
     seen = set()
-    until(lambda: seen.add(server.view().tasks[0].said) or len(seen) > count, 60)
+    until(lambda: seen.add(server.snapshot().tasks[0].said) or len(seen) > count, 60)
     return max(seen)
 
 
@@ -108,7 +108,7 @@ def test_the_last_reports_outlast_a_stopped_launcher():
     with agent_with_a_rank(argv=(sys.executable, "-c", "import time; time.sleep(1)")) as (agent, _, server):
         server._loop.call_soon_threadsafe(time.sleep, 2 * TIMING.reply)
         assert agent.wait(within(60)) == 0
-        (view,) = server.view().tasks
+        (view,) = server.snapshot().tasks
         assert view.exit is not None
         assert view.exit.exit_code == 0
 

@@ -41,7 +41,7 @@ def by_kubernetes(port):
 
 def waiting(group):
     """How many ranks wait for the others, as the coordinator sees it."""
-    return sum(task["state"] == "waiting" for task in group.status()["tasks"])
+    return sum(task.state == "waiting" for task in group.status().tasks)
 
 
 @pytest.mark.parametrize("environments", [by_tf_config, by_mpi, by_slurm, by_kubernetes])

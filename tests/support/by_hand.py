@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -16,6 +15,7 @@ from tfcollective._base.machine.network import held_ports
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Status
 from tfcollective._control.records import running_jobs
+from tfcollective._control.snapshot import JobSnapshot
 
 # What a rank does: all-reduces rank + 1 twice, with a world each, and says what it saw as JSON.
 TRAIN = """
@@ -64,11 +64,11 @@ class Ranks:
         self.processes.append(process)
         return process
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JobSnapshot:
         """What the one coordinator says of its job."""
         (record,) = running_jobs(self.jobs)
         with CoordinatorClient(record.coordinator, record.key) as client:
-            return dict(client.call(Status()))
+            return client.call(Status())
 
     def coordinators(self) -> list[psutil.Process]:
         """The coordinators that run."""

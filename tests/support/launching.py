@@ -32,7 +32,7 @@ def join():
     return client
 def wait_until(count, state):
     with CoordinatorClient(me.coordinator, me.key, me.job_id) as client:
-        while sum(task["state"] == state for task in client.call(Status())["tasks"]) < count:
+        while sum(task.state == state for task in client.call(Status()).tasks) < count:
             time.sleep(0.05)  # the status has no call that waits
 """
 

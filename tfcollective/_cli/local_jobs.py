@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -14,6 +14,7 @@ from tfcollective._base.errors import CoordinatorError, LaunchError
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Status
 from tfcollective._control.records import JobRecord, open_owner, running_jobs
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.launcher import JobDescription, JobManager
 
 _END_S = 120.0  # for the grace of the ranks, and for what the launcher clears away after them
@@ -36,13 +37,13 @@ class LocalJobs(JobManager):
     def describe(self, job: str) -> JobDescription:
         """See :meth:`JobManager.describe`."""
         record = self._get(job)
-        (status,) = answers([record])
+        ((_, snapshot, unreachable),) = answers([record])
         facts = {"job": job, "launcher": f"process {record.pid}", "command": shlex.join(record.command)}
         if record.log_dir:
             facts["output"] = record.log_dir
-        if status["unreachable"] is not None:
-            facts["coordinator"] = f"does not answer: {status['unreachable']}"
-        return JobDescription(facts, status)
+        if unreachable is not None:
+            facts["coordinator"] = f"does not answer: {unreachable}"
+        return JobDescription(facts, snapshot)
 
     def show_logs(self, job: str) -> int:
         """See :meth:`JobManager.show_logs`: one file after the other, each under its name, without empty ones."""
@@ -82,15 +83,12 @@ class LocalJobs(JobManager):
         return next((record for record in running_jobs(self._directory) if record.job_id == job), None)
 
 
-def answers(records: Sequence[JobRecord]) -> Iterator[dict[str, object]]:
-    """Yields one object a job. ``unreachable`` says why its coordinator gave no answer: it may have just ended."""
+def answers(records: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, JobSnapshot, str | None]]:
+    """Yields each job with its snapshot, which has no tasks where its coordinator gave no answer, and why that is: it
+    may have just ended."""
     for record in records:
-        answer: Mapping[str, object] = {"job": record.job_id, "generation": 0, "failure": None, "tasks": []}
-        unreachable = None
         with CoordinatorClient(record.coordinator, record.key, record.job_id) as client:
             try:
-                answer = client.call(Status())
+                yield record, client.call(Status()), None
             except CoordinatorError as error:
-                unreachable = str(error)
-        about = {"pid": record.pid, "command": list(record.command), "started": record.created}
-        yield {**answer, **about, "unreachable": unreachable}
+                yield record, JobSnapshot(record.job_id, ()), str(error)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import click
 
+from tfcollective._base.codec import to_document
 from tfcollective._base.settings import Settings
 from tfcollective._cli.local_jobs import LocalJobs, answers
-from tfcollective._control.records import running_jobs
+from tfcollective._control.records import JobRecord, running_jobs
+from tfcollective._control.snapshot import JobSnapshot, TaskView
 from tfcollective._launch.launcher import JobDescription, JobManager, find_manager
 from tfcollective._launch.report.report import describe_change, describe_info, describe_size
 
@@ -44,14 +46,20 @@ def status(as_json: bool, job: str | None) -> int:
     directory = Settings.load().jobs_directory()
     answered = list(answers(list(running_jobs(directory))))
     running = {record.job_id for record in running_jobs(directory)}
-    jobs = [job for job in answered if job["job"] in running or job["unreachable"] is None]
+    jobs = [one for one in answered if one[0].job_id in running or one[2] is None]
     if as_json:
-        click.echo(json.dumps(jobs, indent=2))
+        click.echo(json.dumps([_document(*one) for one in jobs], indent=2))
     elif not jobs:
         click.echo("no job of yours is running on this machine")
     else:
-        _print_tables(jobs)
+        for one in jobs:
+            _print_job(*one)
     return 0
+
+
+def _document(record: JobRecord, job: JobSnapshot, unreachable: str | None) -> Mapping[str, object]:
+    about = {"pid": record.pid, "command": list(record.command), "started": record.created}
+    return {**to_document(job), **about, "unreachable": unreachable}
 
 
 def _manager(job: str) -> JobManager:
@@ -62,7 +70,8 @@ def _manager(job: str) -> JobManager:
 
 def _show_one(found: JobDescription, as_json: bool) -> int:
     if as_json:
-        click.echo(json.dumps([{**(found.status or {}), "platform": dict(found.facts)}], indent=2))
+        known = {} if found.status is None else to_document(found.status)
+        click.echo(json.dumps([{**known, "platform": dict(found.facts)}], indent=2))
         return 0
     for name, text in found.facts.items():
         click.echo(f"{name}: {text}")
@@ -71,17 +80,14 @@ def _show_one(found: JobDescription, as_json: bool) -> int:
     return 0
 
 
-def _print_tables(jobs: Sequence[Mapping[str, object]]) -> None:
-    for job in jobs:
-        words = job["command"]
-        command = shlex.join(str(word) for word in words) if isinstance(words, list) else ""
-        click.echo(f"{job['job']} (pid {job['pid']}): {command}")
-        _print_table(job)
-        if job["unreachable"] is not None:
-            click.echo(f"it does not answer (is process {job['pid']} stopped?): {job['unreachable']}")
+def _print_job(record: JobRecord, job: JobSnapshot, unreachable: str | None) -> None:
+    click.echo(f"{job.job} (pid {record.pid}): {shlex.join(record.command)}")
+    _print_table(job)
+    if unreachable is not None:
+        click.echo(f"it does not answer (is process {record.pid} stopped?): {unreachable}")
 
 
-def _print_table(job: Mapping[str, object]) -> None:
+def _print_table(job: JobSnapshot) -> None:
     """Prints a table of ranks: in a terminal that is too narrow, cells wrap; elsewhere lines are as long as needed."""
     from rich.console import Console
     from rich.table import Table
@@ -90,56 +96,40 @@ def _print_table(job: Mapping[str, object]) -> None:
     table = Table()
     for column in _COLUMNS:
         table.add_column(column, overflow="fold")
-    tasks = job["tasks"]
-    for task in tasks if isinstance(tasks, list) else []:
-        table.add_row(*(Text(cell) for cell in _row(task)))  # a cell may have brackets, which are no markup
+    for task in job.all_tasks:
+        table.add_row(*(Text(cell) for cell in _row(job, task)))  # a cell may have brackets, which are no markup
     console = Console()
     if not console.is_terminal:
         console.width = _UNLIMITED
     console.print(table)
-    for line in elastic_lines(job.get("elastic")):
+    for line in elastic_lines(job):
         click.echo(line)
 
 
-def elastic_lines(status: object) -> Iterator[str]:
-    """Describes the world of an elastic job and its changes; ``status`` is the coordinator's part on that, None for
-    other jobs."""
-    if not isinstance(status, Mapping):
+def elastic_lines(job: JobSnapshot) -> Iterator[str]:
+    """Describes the world of an elastic job and its changes; yields nothing for other jobs."""
+    if not job.elastic:
         return
-    waits = f"; generation {status['pending']} follows when all have come" if status["pending"] else ""
-    least, most = status["min_size"], status["max_size"]
-    possible = f"{least} or more" if most is None else f"{least} to {most}"
-    yield f"{describe_size(status['size'])}, {possible} are possible{waits}"
-    for change in status["changes"]:
-        at = time.strftime("%H:%M:%S", time.localtime(change["time"]))
-        line = describe_change(
-            change["generation"],
-            change["size"],
-            change["without"],
-            change["with"],
-            change["seconds"],
-            change["phases"],
-            change["cause"],
-        )
-        yield f"  {at} {line}"
-    for task, why in status["leaving"].items():
+    waits = f"; generation {job.pending} follows when all have come" if job.pending else ""
+    possible = f"{job.min_size} or more" if job.max_size is None else f"{job.min_size} to {job.max_size}"
+    yield f"{describe_size(len(job.members))}, {possible} are possible{waits}"
+    for change in job.changes:
+        yield f"  {time.strftime('%H:%M:%S', time.localtime(job.calendar(change.at)))} {describe_change(change)}"
+    for task, why in job.leaving.items():
         yield f"  {task} is to leave: {why}"
 
 
-def _row(task: Mapping[str, object]) -> tuple[str, ...]:
-    info, age = task["info"], task["heartbeat_age_s"]
-    info = info if isinstance(info, Mapping) else {}
-    operations = info.get("completed", "")
-    heartbeat = f"{age:.0f} s ago" if isinstance(age, (int, float)) else "none"
+def _row(job: JobSnapshot, task: TaskView) -> tuple[str, ...]:
+    rank = job.rank_of(task)
     return (
-        "" if task["rank"] is None else str(task["rank"]),
-        str(task["task"]),
-        str(task["host"] or task["node"]),
-        str(task["pid"] or ""),
-        str(task["state"]),
-        str(operations),
-        heartbeat,
-        describe_info(info),
+        "" if rank is None else str(rank),
+        str(task.task),
+        task.host or task.node,
+        str(task.pid or ""),
+        task.state.value,
+        str(task.info.get("completed", "")),
+        "none" if task.last_heartbeat is None else f"{job.at - task.last_heartbeat:.0f} s ago",
+        describe_info(task.info),
     )
 
 

@@ -15,6 +15,7 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import World
+from tfcollective._control.snapshot import JobSnapshot
 
 R = TypeVar("R")
 
@@ -206,8 +207,8 @@ class Exited(Request[Nothing]):
 
 
 @dataclass(frozen=True)
-class Status(Request[Mapping[str, object]]):
-    """Asks for the status of the job. The answer is a JSON object, for people and programs."""
+class Status(Request[JobSnapshot]):
+    """Asks for the job as it stands, without the last output of tasks that have ended."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
@@ -14,8 +14,7 @@ from tfcollective._base.errors import ConfigError, LaunchError, TfCollectiveErro
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.options import Options
 from tfcollective._base.verdict import Rules, Standing, Verdict, verdict
-from tfcollective._control.state.changes import WorldChange
-from tfcollective._control.state.job import JobView
+from tfcollective._control.snapshot import JobSnapshot, WorldChange
 from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.planner import Plan, describe
 from tfcollective._launch.plan.spec import JobSpec
@@ -153,7 +152,8 @@ class Launcher(ABC):
         delegates: whether :meth:`run` hands the job to another launcher, which starts it again when it fails, and
             reports: its outcome is final.
         starts_mpi: whether its ranks are processes of MPI.
-        observer: called with the state of the job every few seconds while it runs, where the launcher can; or None.
+        observers: each is called with a snapshot of the job every second while it runs, where the launcher can, on a
+            thread of the launcher's; they must not block.
         capabilities: a row of docs/platforms.md; None: a launcher that does not say.
         options: what it takes besides the options of every job: it reads them from ``JobSpec.platform``.
         else_ranks: how a job can do without a given number of ranks, as the end of the error that asks for it.
@@ -166,7 +166,17 @@ class Launcher(ABC):
     can_restart: bool = True
     delegates: bool = False
     starts_mpi: bool = False
-    observer: Callable[[JobView], None] | None = None
+    observers: tuple[Callable[[JobSnapshot], None], ...] = ()
+
+    @contextmanager
+    def observed_by(self, observer: Callable[[JobSnapshot], None]) -> Iterator[None]:
+        """Adds an observer while the context is open."""
+        before = self.observers
+        self.observers = (*before, observer)
+        try:
+            yield
+        finally:
+            self.observers = before
 
     def granted_hosts(self) -> tuple[Host, ...]:
         """The hosts that the platform has given to this process already: those of a job that names none."""
@@ -199,11 +209,11 @@ class JobDescription:
 
     Attributes:
         facts: names and values, for people.
-        status: what its coordinator says (the answer to ``messages.Status``), or None when it cannot be asked.
+        status: what its coordinator says, or None when it cannot be asked.
     """
 
     facts: Mapping[str, str]
-    status: Mapping[str, object] | None = None
+    status: JobSnapshot | None = None
 
 
 class JobManager(ABC):

@@ -12,7 +12,7 @@ from tfcollective._base.errors import ConfigError
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.state.job import JobView
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._control.store_keys import end_key
 from tfcollective._launch.agent.protocol import NodeFacts, NodeSettings, WorkerPlan
 from tfcollective._launch.elastic.discovery import HostDiscovery
@@ -105,7 +105,7 @@ def run_job_on(
     bind_host: str,
     job_id: str | None = None,
     enrolment: Enrolment = Enrolment(),
-    observer: Callable[[JobView], None] | None = None,
+    observers: Sequence[Callable[[JobSnapshot], None]] = (),
     stop_signals: Sequence[int] = (),
     discovery: HostDiscovery | None = None,
 ) -> JobOutcome:
@@ -118,14 +118,14 @@ def run_job_on(
         bind_host: the address on which agents and ranks reach the coordinator.
         job_id: its name; None: a new one.
         enrolment: how its nodes come, where that does not follow from the plan.
-        observer: see :class:`Launcher`.
+        observers: see :class:`Launcher`.
         stop_signals: see :meth:`Launcher.run`.
         discovery: says which hosts an elastic job has while it runs; None: those of the spec.
     """
     names = plan.hosts if enrolment.names is None else enrolment.names
     timeout = max(_START_S, spec.start_timeout) if enrolment.timeout is None else enrolment.timeout
     with (
-        Job(spec, plan, bind_host=bind_host, bind_port=enrolment.port, job_id=job_id, observer=observer) as job,
+        Job(spec, plan, bind_host=bind_host, bind_port=enrolment.port, job_id=job_id, observers=observers) as job,
         client_of(job, len(names)) as client,
         provide(job) as provider,
     ):

@@ -25,6 +25,7 @@ from tfcollective.launcher import (
     JobDescription,
     JobManager,
     JobOutcome,
+    JobSnapshot,
     JobSpec,
     Launcher,
     LaunchError,
@@ -34,6 +35,7 @@ from tfcollective.launcher import (
     client_of,
     environ_snapshot,
     forward_signals,
+    from_document,
     new_job_id,
     own_address,
     plan_hosts,
@@ -166,7 +168,7 @@ class SlurmLauncher(Launcher, CheckedLauncher, JobManager):
             plan,
             bind_host=_bind_host(nodes, spec.network_interfaces),
             job_id=new_job_id(_prefix(allocation.job_id)),
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
             discovery=AllocationHosts(allocation.job_id, spec.hosts) if elastic else None,
         )
@@ -263,15 +265,16 @@ def _requeue(job_id: str) -> None:
         say(f"job {job_id} cannot be started again: {error}")
 
 
-def _status_in(job_id: str, state: JobState) -> Mapping[str, object] | None:
+def _status_in(job_id: str, state: JobState) -> JobSnapshot | None:
     """Asks the coordinator by a step on its node, so that the job key stays there. None: no answer."""
     step = ("--jobid", job_id, "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={state['BatchHost']}", "--mpi=none")
-    with suppress(SlurmError, ValueError):
+    with suppress(SlurmError, ConfigError, ValueError):
         answer = control.ask("srun", *step, sys.executable, "-m", "tfcollective", "status", "--json")
         document = answer[answer.rfind("\n[") + 1 :]  # a site may have Python print at its start
         # This user's other jobs there may use the same directory.
         here = [one for one in json.loads(document) if one["job"].startswith(f"{_prefix(job_id)}-")]
-        return next((dict(one) for one in here if one["unreachable"] is None), None)
+        answered = (one for one in here if one["unreachable"] is None)
+        return next((from_document(one, JobSnapshot, "the status") for one in answered), None)
     return None
 
 

@@ -99,7 +99,7 @@ class SparkLauncher(Launcher, CheckedLauncher):
                 options.allocation_timeout,
                 options.port,
             ),
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
         )
 

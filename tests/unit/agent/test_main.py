@@ -75,7 +75,7 @@ def test_agent_runs_its_part_and_reports_ends(server, client, key, tmp_path, mon
     assert serve(settings(server, key)) == 0
     assert path.read_text() == "127.0.0.1"
     assert client.get(end_key(0)).value == {"failure": None, "signal": None}
-    (record,) = [task.exit for task in server.view().tasks]
+    (record,) = [task.exit for task in server.snapshot().tasks]
     assert (record.exit_code, record.node) == (0, node_id())
     assert list(tmp_path.iterdir()) == [path]  # its private directory is gone
 

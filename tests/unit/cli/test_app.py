@@ -12,11 +12,13 @@ import pytest
 from tfcollective._base import errors
 from tfcollective._base.exit_codes import ExitCode, code_of
 from tfcollective._base.private_directory import runtime_directory
+from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
 from tfcollective._cli import main, run_main
 from tfcollective._cli.app import app
 from tfcollective._cli.groups import GroupedCommand
 from tfcollective._control.records import JobDirectory, JobRecord
+from tfcollective._control.snapshot import JobSnapshot, TaskView
 
 
 def commands(group=app, words=()):
@@ -201,9 +203,9 @@ def test_status_without_jobs(monkeypatch, tmp_path, capsys):
 def test_status_cuts_nothing_off_in_a_pipe(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
     info = {"url": "http://localhost:6006/" + "[long]" * 20}
-    task = {"rank": 0, "task": "worker:0", "node": "n", "host": "h" * 40, "pid": 7, "state": "running", "info": info}
-    job = {"job": "job-1", "pid": 5, "command": ["train", "--layers", "[dense]" * 20], "unreachable": None}
-    answer = {**job, "tasks": [{**task, "heartbeat_age_s": 1.0}]}
+    rank0 = TaskView(TaskKey("worker", 0), 0, last_heartbeat=7.0, info=info, host="h" * 40)
+    record = JobRecord("job-1", Endpoint("h", 1), b"k" * 32, 5, 1.0, ("train", "--layers", "[dense]" * 20))
+    answer = record, JobSnapshot("job-1", (rank0,), at=8.0), None
     monkeypatch.setattr("tfcollective._cli.status.answers", lambda records: iter([answer]))
     assert main(["status"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -10,8 +10,8 @@ from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, 
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.timing import TIMING
 from tfcollective._control.messages import JoinRequest, Refusal
-from tfcollective._control.state.changes import WorldChange
-from tfcollective._control.state.membership import LeaveRequest, Membership, RendezvousFailure
+from tfcollective._control.snapshot import RendezvousFailure, WorldChange
+from tfcollective._control.state.membership import LeaveRequest, Membership
 from tfcollective._control.state.rounds import Bounds
 
 

@@ -46,7 +46,7 @@ def test_the_launcher_hears_of_each_end_once(job):
     assert StoreKey(TRAINING_ENDED) in first.changed
     assert second.news == ()
     assert job.store.get(TRAINING_ENDED).version == 1
-    assert job.view().durations == {task(0): 2.5}
+    assert job.snapshot(0.0, 0.0).durations == {"worker:0": 2.5}
 
 
 def test_members_are_called_once_per_generation(job):
@@ -72,10 +72,10 @@ def test_a_value_without_room_changes_nothing(job):
 
 
 def test_heartbeats_of_a_node_count_all_or_none(job):
-    before = job.view()
+    before = job.snapshot(0.0, 0.0)
     with pytest.raises(Refusal, match="no task worker:9"):
         job.apply(messages.Alive("node/0", tuple(messages.Beat(task(index), "running", {}) for index in (0, 9))), 11.0)
-    assert job.view() == before
+    assert job.snapshot(0.0, 0.0) == before
 
 
 def test_rounds_and_deadlines_are_effects_of_events(job):
@@ -83,7 +83,7 @@ def test_rounds_and_deadlines_are_effects_of_events(job):
     began = job.apply(messages.Join(JoinRequest(task(0), 0, "node", 100, "another address"), 0.0), 12.0)
     assert set(began.changed) == {Topic.ROUND, Topic.TIME}
     gone = job.apply(messages.Exited(ended(1, 9)), 13.0)
-    assert job.view().generation == 2
+    assert job.snapshot(0.0, 0.0).generation == 2
     assert set(gone.changed) >= {Topic.ROUND, Topic.TIME, Topic.ENDS}
 
 
@@ -118,13 +118,13 @@ BOUNDS = st.sampled_from([None, Bounds(1, 3, 3, 5.0), Bounds(2, 3, 4, 5.0, 7.0, 
 
 def apply(job, event, now):
     """The effects, None if it was refused; those that wait were woken for what has changed."""
-    before, due = job.view(), job.membership.deadline
+    before, due = job.snapshot(0.0, 0.0), job.membership.deadline
     try:
         effects = job.apply(event, now)
     except Refusal:
-        assert job.view() == before, "refused, and changed something"
+        assert job.snapshot(0.0, 0.0) == before, "refused, and changed something"
         return None
-    after = job.view()
+    after = job.snapshot(0.0, 0.0)
     if (after.generation, after.failure) != (before.generation, before.failure):
         assert {Topic.ROUND, Topic.TIME} <= set(effects.changed)
     assert job.membership.deadline == due or Topic.TIME in effects.changed
@@ -147,9 +147,9 @@ def test_repeated_and_reordered_events_do_no_harm(bounds, events):
         effects = apply(job, event, now)
         news += () if effects is None else effects.news
         if effects is not None and isinstance(event, messages.Request):
-            view = job.view()
+            view = job.snapshot(0.0, 0.0)
             again = apply(job, event, now)
-            assert job.view() == view
+            assert job.snapshot(0.0, 0.0) == view
             assert again is None or again.news == ()
         entry = job.store.get(PENDING)
         assert job.membership.pending <= (entry.value if entry else 0)

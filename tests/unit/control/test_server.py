@@ -38,9 +38,10 @@ from tfcollective._control.messages import (
 )
 from tfcollective._control.serve.server import CoordinatorServer
 from tfcollective._control.serve.service import JobService
+from tfcollective._control.snapshot import TaskState
 from tfcollective._control.state.events import Admit, Tick, Topic
 from tfcollective._control.state.job import EVENTS, Job
-from tfcollective._control.state.membership import Membership, TaskState
+from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import end_key, item_key, node_name, orders_key
@@ -65,7 +66,7 @@ def test_a_launchers_call_outlasts_a_pause(monkeypatch):
 
     with serve() as running:
         monkeypatch.setattr(concurrent.futures.Future, "result", stopped_once)
-        assert not running.view().initialised
+        assert not running.snapshot().initialised
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_the_start_timeout_names_the_missing():
         with pytest.raises(RendezvousError, match="1 of 3 tasks joined") as caught:
             join(server.endpoint, 1, 3)
         assert caught.value.missing == ("worker:0", "worker:2")
-        assert server.view().failure.timed_out
+        assert server.snapshot().failure.timed_out
 
 
 def test_a_handler_that_fails_is_named(server, client, monkeypatch, caplog):
@@ -167,7 +168,7 @@ def test_a_start_without_certificate_leaves_no_thread(monkeypatch):
 
 def test_the_end_of_a_task_ends_waits(server, client):
     thread, results = in_thread(join, server.endpoint, 0)
-    until(lambda: server.view().initialised)
+    until(lambda: server.snapshot().initialised)
     client.call(messages.Exited(ended(1, 3)))
     thread.join(within(20))
     assert "worker:1 (rank 1, pid 1) exited with code 3 before it had joined the job with init()" in str(results[0])
@@ -180,9 +181,9 @@ def test_a_latecomer_joins_the_next_world():
         assert join(server.endpoint, 0, first=True).size == 1  # its answer was lost
         with pytest.raises(WorldBegunError, match="worker:1 has come too late to the first world"):
             join(server.endpoint, 1, first=True)
-        assert server.view().generation == 1
+        assert server.snapshot().generation == 1
         thread, results = in_thread(join, server.endpoint, 1)
-        until(lambda: server.view().tasks[1].state is TaskState.WAITING)
+        until(lambda: server.snapshot().tasks[1].state is TaskState.WAITING)
         assert join(server.endpoint, 0, address="next").size == 2
         thread.join(within(20))
         assert results[0].size == 2
@@ -232,7 +233,7 @@ def test_signs_of_life_wake_none():
 def test_a_node_relays_signs_of_its_ranks(server, client):
     beats = [Beat(task, "running", {"completed": 7}, 5.0) for task in workers(2)]
     client.call(Alive("node/0", beats))
-    assert [(view.activity, view.info) for view in server.view().tasks] == [("running", {"completed": 7})] * 2
+    assert [(view.activity, view.info) for view in server.snapshot().tasks] == [("running", {"completed": 7})] * 2
 
 
 def test_one_look_judges_all_waits():
@@ -279,7 +280,7 @@ def test_closing_ends_the_waits():
     server = serve()
     server.start()
     thread, results = in_thread(join, server.endpoint, 0)
-    until(lambda: server.view().initialised)
+    until(lambda: server.snapshot().initialised)
     server.close()
     server.close()
     thread.join(within(20))
@@ -296,7 +297,7 @@ def test_status_is_readable_after_hundreds_of_replacements(server, client):
     for number in range(2, 302):
         server.apply(Admit(TaskKey("worker", number)))
         server.apply(messages.Exited(ExitRecord(f"worker:{number}", number, "n", 7, None, 9, 1.0, stderr_tail=last)))
-    assert sum(one["exit"] is not None for one in client.call(messages.Status())["tasks"]) == 300
+    assert sum(one.exit is not None for one in client.call(messages.Status()).tasks) == 300
 
 
 def test_status_tells_all(server, client):
@@ -304,12 +305,12 @@ def test_status_tells_all(server, client):
     client.call(Beat(TaskKey("worker", 0), "running", {"completed": 3}))
     client.call(messages.Exited(ended(1, 0)))
     status = client.call(messages.Status())
-    first, second = status["tasks"]
-    assert (status["job"], status["generation"], status["failure"]) == ("job", 0, None)
-    assert (first["task"], first["state"], first["pid"], first["info"]) == ("worker:0", "started", 7, {"completed": 3})
-    assert (first["node"], first["host"]) == ("n", "h")
-    assert first["heartbeat_age_s"] < 10
-    assert (second["state"], second["exit"]["exit_code"]) == ("exited", 0)
+    first, second = status.tasks
+    assert (status.job, status.generation, status.failure) == ("job", 0, None)
+    assert (first.task, first.state, first.pid) == (TaskKey("worker", 0), TaskState.STARTED, 7)
+    assert (first.info, first.node, first.host) == ({"completed": 3}, "n", "h")
+    assert first.last_heartbeat <= status.at
+    assert (second.state, second.exit.exit_code) == (TaskState.EXITED, 0)
 
 
 def test_an_overlong_answer_is_reported_as_such():
@@ -376,7 +377,7 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
     try:
         process.stdin.write(KEY.hex() + "\n")
         process.stdin.close()
-        until(lambda: server.view().tasks[1].state is TaskState.WAITING, 60)
+        until(lambda: server.snapshot().tasks[1].state is TaskState.WAITING, 60)
         with pytest.raises(RendezvousError, match="worker:1 has joined already: process 100 on node n"):
             join(server.endpoint, 1)
     finally:
@@ -393,7 +394,7 @@ with CoordinatorClient(Endpoint.parse(sys.argv[1]), bytes.fromhex(sys.stdin.read
 
     again = threading.Thread(target=lambda: until(come_again, 60))
     again.start()
-    until(lambda: server.view().tasks[1].pid == 1, 60)
+    until(lambda: server.snapshot().tasks[1].pid == 1, 60)
     join(server.endpoint, 0)
     again.join()
     assert [member.pid for member in results[0].members] == [0, 1]
@@ -535,7 +536,7 @@ def test_jobs_with_one_key_form_separate_worlds(server):
 
 
 def test_a_coordinator_that_does_not_run_says_so():
-    for use in (lambda server: server.view(), lambda server: server.endpoint):
+    for use in (lambda server: server.snapshot(), lambda server: server.endpoint):
         with pytest.raises(CoordinatorError, match=r"is not running|not been started"):
             use(serve())
 

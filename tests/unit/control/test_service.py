@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 from time_limits import within
 
@@ -27,6 +28,7 @@ from tfcollective._control.messages import (
     Status,
 )
 from tfcollective._control.serve.service import JobService
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._control.state.events import Admit
 from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
@@ -109,7 +111,7 @@ def test_tasks_of_one_decision_are_one_change() -> None:
 
 
 def test_status_tells_how_the_world_has_changed() -> None:
-    async def statuses() -> list[dict[str, object]]:
+    async def statuses() -> list[JobSnapshot]:
         clock = ManualClock(1000.0)
         membership = Membership(workers(4), 60.0, bounds=Bounds(1, 4, 5, 10.0))
         service = JobService(Job("job", membership, Store(1 << 20)), clock)
@@ -128,34 +130,25 @@ def test_status_tells_how_the_world_has_changed() -> None:
         await join(0, 2, 3)
         await ask(NodeLeaves((TaskKey("worker", 2), TaskKey("worker", 3)), "SIGTERM"))
         clock.advance(2.0)
-        seen = [decode(await ask(Status()), dict[str, object], "the status")]
+        seen = [decode(await ask(Status()), JobSnapshot, "the status")]
         await join(2, 3, 0)
-        return [*seen, decode(await ask(Status()), dict[str, object], "the status")]
+        return [*seen, decode(await ask(Status()), JobSnapshot, "the status")]
 
-    first, second = (cast("dict[str, Any]", one) for one in asyncio.run(statuses()))
-    elastic = first["elastic"]
-    assert (elastic["size"], elastic["min_size"], elastic["max_size"], elastic["pending"]) == (3, 1, 5, 3)
-    assert elastic["leaving"] == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
-    assert elastic["changes"] == [
-        {
-            "generation": 2,
-            "size": 3,
-            "without": ["worker:1"],
-            "with": [],
-            "cause": "worker:1 was killed by SIGKILL",
-            "seconds": 0.5,
-            "phases": {"detect": 0.5, "agree": 0.0},
-            "time": 1001.5,
-        }
-    ]
-    assert [task["rank"] for task in first["tasks"]] == [0, None, 1, 2]
-    assert (second["elastic"]["size"], second["elastic"]["pending"]) == (1, None)
-    assert second["elastic"]["left"] == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
-    lines = list(elastic_lines(elastic))
+    first, second = asyncio.run(statuses())
+    assert (len(first.members), first.min_size, first.max_size, first.pending) == (3, 1, 5, 3)
+    assert first.leaving == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
+    (change,) = first.changes
+    assert (change.generation, change.size, change.lost, change.joined) == (2, 3, (TaskKey("worker", 1),), ())
+    assert (change.cause, change.seconds) == ("worker:1 was killed by SIGKILL", 0.5)
+    assert (change.phases, first.calendar(change.at)) == ({"detect": 0.5, "agree": 0.0}, 1001.5)
+    assert [first.rank_of(task) for task in first.tasks] == [0, None, 1, 2]
+    assert (len(second.members), second.pending) == (1, 0)
+    assert second.leavers == {"worker:2": "SIGTERM", "worker:3": "SIGTERM"}
+    lines = list(elastic_lines(first))
     assert lines[0] == "3 ranks, 1 to 5 are possible; generation 3 follows when all have come"
     said = "generation 2: 3 ranks, without worker:1, after 0.50 s (detect 0.50, agree 0.00)"
     assert lines[1].endswith(f" {said}: worker:1 was killed by SIGKILL")
     assert lines[2:] == ["  worker:2 is to leave: SIGTERM", "  worker:3 is to leave: SIGTERM"]
-    assert next(elastic_lines({**elastic, "size": 1})).startswith("1 rank, 1 to 5 are possible")
-    assert next(elastic_lines({**elastic, "max_size": None})).startswith("3 ranks, 1 or more are possible")
-    assert not list(elastic_lines(None))
+    assert next(elastic_lines(replace(first, members=first.members[:1]))).startswith("1 rank, 1 to 5 are possible")
+    assert next(elastic_lines(replace(first, max_size=None))).startswith("3 ranks, 1 or more are possible")
+    assert not list(elastic_lines(replace(first, elastic=False)))

@@ -12,7 +12,8 @@ from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, 
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._base.topology import World
 from tfcollective._control.messages import JoinRequest, Refusal
-from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskState
+from tfcollective._control.snapshot import RendezvousFailure, TaskState
+from tfcollective._control.state.membership import Membership
 
 TIMEOUT = 10.0
 

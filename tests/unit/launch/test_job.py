@@ -7,8 +7,7 @@ import pytest
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.verdict import Decision, Rules
-from tfcollective._control.state.job import JobView
-from tfcollective._control.state.membership import TaskState, TaskView
+from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import exit_code, render
 from tfcollective._launch.running.job import judge, unreported
@@ -24,7 +23,7 @@ def view(*codes):
         if code is not None
     ]
     silent = [one for one, code in zip(tasks, codes, strict=True) if code is None]
-    return JobView((*ended, *silent), None, initialised=True)
+    return JobSnapshot("job", (*ended, *silent), initialised=True)
 
 
 def test_an_unreported_end_is_no_success():
@@ -51,7 +50,7 @@ def test_a_program_failing_everywhere_fails_its_job(codes, initialised, decision
 
 def test_leavers_and_former_members_fail_no_job():
     first = [TaskKey("worker", rank) for rank in range(3)]
-    seen = replace(view(0, 9, 9), members=tuple(first[:1]), leavers={first[1]: "SIGTERM"})
+    seen = replace(view(0, 9, 9), members=tuple(first[:1]), leavers={str(first[1]): "SIGTERM"})
     judged = judge(seen, first, Rules(elastic=True), ended=True)
     assert judged.decision is Decision.COMPLETE
     assert [[one.task for one in ends] for ends in (judged.ends, judged.survived)] == [["worker:0"], ["worker:2"]]

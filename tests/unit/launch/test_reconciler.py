@@ -10,7 +10,7 @@ from launching import until
 
 from tfcollective._base.failures import ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import EVALUATOR, TaskKey, workers
-from tfcollective._control.state.changes import WorldChange
+from tfcollective._control.snapshot import WorldChange
 from tfcollective._launch.agent.protocol import FinishCommand, LeaveCommand
 from tfcollective._launch.elastic.reconciler import Reconciler
 from tfcollective._launch.nodes.provider import Arrival, Refill
@@ -123,7 +123,7 @@ class Job:
         self.unstarted = [str(task) for task in tasks]
 
     def leaves(self, task, **more):
-        self.view.leavers |= {TaskKey.parse(task)}
+        self.view.leavers |= {task}
         self.ends(task, 0, **more)
 
     def ends(self, task, code, **more):
@@ -408,7 +408,7 @@ def joined(generation, task, seconds_ago):
 
 def test_ranks_with_long_training_are_replaced_immediately(began):
     made = began(("a", 2))
-    made.job.view.durations[TaskKey("worker", 1)] = 60.0
+    made.job.view.durations["worker:1"] = 60.0
     made.job.ends("worker:1", 3)
     node = made.nodes["a"]
     until(lambda: started(node) == ["worker:2"])
@@ -434,7 +434,7 @@ def test_a_host_of_early_ends_is_blocked(began, caplog, seconds):
 def test_a_host_whose_ranks_raise_is_blocked(began, caplog):
     made = began(("a", 2), on_error="replace")
     error = ExceptionRecord("ValueError", "the data is rotten", "", 1.0)
-    made.job.view.durations[TaskKey("worker", 1)] = 60.0
+    made.job.view.durations["worker:1"] = 60.0
     made.job.ends("worker:1", 1, exception=error)
     node = made.nodes["a"]
     until(lambda: started(node) == ["worker:2"])

@@ -5,7 +5,7 @@ import pytest
 
 from tfcollective._base.failures import ErrorKind, ExceptionRecord, ExitReason, ExitRecord
 from tfcollective._base.tasks import TaskKey
-from tfcollective._control.state.changes import WorldChange
+from tfcollective._control.snapshot import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective._launch.report.report import describe_info, exit_code, headline, render, warning
 

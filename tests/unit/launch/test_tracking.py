@@ -12,8 +12,7 @@ from tfcollective._base.codec import decode, encode
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.task_specs import TaskSpec
 from tfcollective._base.tasks import TaskKey
-from tfcollective._control.state.job import JobView
-from tfcollective._control.state.membership import TaskView
+from tfcollective._control.snapshot import JobSnapshot, TaskView
 from tfcollective._launch.hosted.messages import HostedOutcome
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, Launcher
 from tfcollective._launch.plan.planner import Plan
@@ -38,7 +37,7 @@ def view(step):
     rank0 = TaskView(TaskKey("worker", 0), 0, info={"step": step, "steps_per_second": 2.5, "completed": 3})
     evaluator = TaskView(TaskKey("evaluator", 0), -1, info={"figures": FIGURES, "metrics": {"loss": 0.25}})
     tensorboard = TaskView(TaskKey("tensorboard", 0), -1, info={"url": "http://h:1/"})
-    return JobView((rank0,), None, True, (evaluator, tensorboard))
+    return JobSnapshot("job", (rank0,), (evaluator, tensorboard))
 
 
 def outcome(code=0):
@@ -67,7 +66,7 @@ def test_without_a_tracking_uri_nothing_is_imported(monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     launcher = Idle()
     with tracking(launcher, SPEC) as track:
-        assert launcher.observer is None
+        assert launcher.observers == ()
         track(outcome())
 
 
@@ -104,11 +103,11 @@ def test_a_job_in_a_file_store(store, monkeypatch, tmp_path, code, status):
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "wines")
     launcher = Idle()
     with tracking(launcher, SPEC, PATIENT) as track:
-        launcher.observer(view(5))
-        launcher.observer(view(5))
-        launcher.observer(view(7))
+        launcher.observers[0](view(5))
+        launcher.observers[0](view(5))
+        launcher.observers[0](view(7))
         track(outcome(code))
-    assert launcher.observer is None
+    assert launcher.observers == ()
     run = only_run(store)
     assert run.info.status == status
     assert run.data.params["tfcollective.launcher"] == "Idle"
@@ -141,7 +140,7 @@ def test_a_server_that_is_away_costs_a_warning(store, monkeypatch, caplog):
     sys.modules["mlflow"].set_tracking_uri("http://127.0.0.1:9")
     launcher = Idle()
     with tracking(launcher, SPEC, PATIENT) as track:
-        launcher.observer(view(5))
+        launcher.observers[0](view(5))
         track(outcome())
     assert caplog.text.count("MLflow does not hear of this job") == 1
 

@@ -21,6 +21,7 @@ from tfcollective_launchers.slurm.submission import Followed, Tail, ended_by, ou
 from tfcollective._base.errors import ConfigError, LaunchError
 from tfcollective._cli.run import run
 from tfcollective._cli.run_options import job_spec
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.launcher import JobOutcome, StartFailure, find_manager
 from tfcollective._launch.nodes.provider import NodeFacts, NodeKind, NodeSettings
 from tfcollective._launch.plan.hosts import Host
@@ -556,6 +557,6 @@ def test_a_job_is_found_among_the_users(monkeypatch):
     jobs = [one("job-1"), one("slurm-171-2"), one("slurm-17-3", "gone"), one("slurm-17-4"), one("slurm-18-5")]
     answers = {"scontrol": "JobId=17 JobState=RUNNING ExitCode=0:0 BatchHost=gpu07", "srun": json.dumps(jobs)}
     monkeypatch.setattr(control, "ask", lambda command, *words, **unused: answers[command])
-    assert SlurmLauncher().describe("17").status == one("slurm-17-4")
+    assert SlurmLauncher().describe("17").status == JobSnapshot("slurm-17-4", ())
     answers["srun"] = json.dumps(jobs[:3])
     assert SlurmLauncher().describe("17").status is None

@@ -19,9 +19,10 @@ from tfcollective._control.messages import Put, Refusal, Refused
 from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter
 from tfcollective._control.serve.service import JobService
 from tfcollective._control.serve.tls_stream import TlsStream
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._control.state import blobs
 from tfcollective._control.state.events import JobEvent
-from tfcollective._control.state.job import Job, JobView
+from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.store import Store
 from tfcollective._control.wire.certificate import Certificate
@@ -117,9 +118,9 @@ class CoordinatorServer:
 
     # ---- for the process that owns the coordinator -----------------------------------------------------------------
 
-    def view(self) -> JobView:
+    def snapshot(self) -> JobSnapshot:
         """The job as it stands."""
-        return self._on_thread(_call(self._service.view))
+        return self._on_thread(_call(self._service.snapshot))
 
     def apply(self, event: object) -> Any:
         """Has an event happen to the job, as if a client had said so; returns the reply."""

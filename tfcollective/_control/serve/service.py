@@ -18,10 +18,10 @@ from tfcollective._base.topology import World
 from tfcollective._control import messages
 from tfcollective._control.messages import JoinRequest, OutputPage, Request
 from tfcollective._control.serve.wakeups import Wakeups
+from tfcollective._control.snapshot import JobSnapshot, RendezvousFailure
 from tfcollective._control.state.events import Forsake, JobEvent, StoreKey, Tick, Topic
-from tfcollective._control.state.job import EVENTS, Job, JobView
-from tfcollective._control.state.membership import LeaveRequest, RendezvousFailure
-from tfcollective._control.state.status import status_of
+from tfcollective._control.state.job import EVENTS, Job
+from tfcollective._control.state.membership import LeaveRequest
 
 _LOG = get_logger(__name__)
 _T = TypeVar("_T")
@@ -90,9 +90,9 @@ class JobService:
             self._on_event(one)
         return effects.reply
 
-    def view(self) -> JobView:
+    def snapshot(self) -> JobSnapshot:
         """The job as it stands."""
-        return self._job.view()
+        return self._job.snapshot(self._clock.monotonic(), self._clock.wall())
 
     def segments(self, name: str) -> list[object] | None:
         """See :meth:`Job.segments`."""
@@ -243,9 +243,9 @@ class JobService:
         return messages.Time(int(self._clock.monotonic() * 1e9))
 
     @_answers(messages.Status)
-    async def _status(self, message: messages.Status) -> object:
+    async def _status(self, message: messages.Status) -> JobSnapshot:
         del message
-        return status_of(self._job, self._clock.monotonic(), self._clock.wall())
+        return self.snapshot().without_output()
 
 
 def _joined(outcome: World | RendezvousFailure) -> messages.Joined:

@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import World
+from tfcollective._control.snapshot import PHASES_AFTER, WorldChange
 
 _Cause = Callable[[Sequence[TaskKey]], str]
-
-#: What ranks do in a new world before they go on: see :class:`tfcollective._runtime.change_times.ChangeTimes`.
-PHASES_AFTER = ("connect", "sync", "first_step")
-
-
-@dataclass(frozen=True)
-class WorldChange:
-    """A change from one world to the next.
-
-    Attributes:
-        generation: of the new one.
-        size: of the new one.
-        lost: the members of the old one that are not in it.
-        joined: its members that were not in the old one.
-        seconds: from the first news of the change until all its members had come.
-        cause: how the lost members ended, in words; empty if none is lost.
-        at: when all had come, on the coordinator's monotonic clock.
-        detect: how much of ``seconds`` had passed when the first member came.
-        after: what followed, in seconds by phase, on the slowest rank: those of :data:`PHASES_AFTER` that are known.
-    """
-
-    generation: int
-    size: int
-    lost: tuple[TaskKey, ...]
-    joined: tuple[TaskKey, ...]
-    seconds: float
-    cause: str = ""
-    at: float = 0.0
-    detect: float = 0.0
-
-    after: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def phases(self) -> Mapping[str, float]:
-        """Seconds by phase, in their order: ``detect`` until the first member came, ``agree`` until all had, and what
-        followed."""
-        after = {name: self.after[name] for name in PHASES_AFTER if name in self.after}
-        return {"detect": self.detect, "agree": self.seconds - self.detect, **after}
 
 
 class WorldChanges:

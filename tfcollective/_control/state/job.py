@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control import messages
 from tfcollective._control.messages import Nothing, Presence, Refusal
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._control.state import blobs
-from tfcollective._control.state.changes import WorldChange
 from tfcollective._control.state.enrolments import Enrolments
 from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
-from tfcollective._control.state.membership import Membership, RendezvousFailure, TaskView
+from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.output_log import OutputLog
 from tfcollective._control.state.processes import Processes
+from tfcollective._control.state.rounds import NO_LIMIT
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import (
     PENDING,
@@ -37,29 +37,6 @@ from tfcollective._control.store_keys import (
 
 _MAX_OUTPUT_BYTES = 16 << 20
 _NOTHING = Nothing()
-
-
-@dataclass(frozen=True)
-class JobView:
-    """The coordinator's knowledge of its job at one moment."""
-
-    tasks: tuple[TaskView, ...]
-    failure: RendezvousFailure | None
-    initialised: bool
-    auxiliary_tasks: tuple[TaskView, ...] = ()
-    generation: int = 0
-    durations: Mapping[TaskKey, float] = field(default_factory=dict)
-    """The time (s) that the processes of the ended tasks ran."""
-    members: tuple[TaskKey, ...] = ()
-    """The tasks of the world of this generation, in rank order."""
-    leavers: Mapping[TaskKey, str] = field(default_factory=dict)
-    """The tasks that have left an elastic job gracefully, while the others train on, and why."""
-    changes: tuple[WorldChange, ...] = ()
-    """How the worlds of an elastic job after its first one came about."""
-    done: frozenset[TaskKey] = frozenset()
-    """The members that have completed the training of an elastic job, and have not failed since."""
-    trained: bool = False
-    """Whether rank 0 is one of them: nothing has to be replaced."""
 
 
 _Handler = Callable[[Any, Any, float], object]
@@ -100,7 +77,7 @@ class Job:
         self.store = store
         self.nodes = Enrolments()
         self.output = OutputLog(_MAX_OUTPUT_BYTES)
-        self.durations: dict[TaskKey, float] = {}
+        self.durations: dict[str, float] = {}
         self._silence_limit = silence_limit
         self._processes = Processes()
         self._began: dict[TaskKey, float] = {}
@@ -126,21 +103,29 @@ class Job:
 
     # ---- questions -------------------------------------------------------------------------------------------------
 
-    def view(self) -> JobView:
-        """The job as it stands."""
-        membership = self.membership
-        return JobView(
-            tasks=membership.views,
+    def snapshot(self, now: float, wall: float) -> JobSnapshot:
+        """The job as it stands; ``now`` is the monotonic time, ``wall`` that of calendars."""
+        membership, bounds = self.membership, self.membership.bounds
+        return JobSnapshot(
+            self.job_id,
+            membership.views,
+            membership.side_views,
+            at=now,
+            time=wall,
             failure=membership.failure,
             initialised=membership.initialised,
-            auxiliary_tasks=membership.side_views,
             generation=membership.world.generation if membership.world else 0,
-            durations=dict(self.durations),
             members=tuple(membership.members),
-            leavers=membership.leavers,
-            changes=membership.changes,
             done=membership.done,
             trained=membership.trained,
+            durations=dict(self.durations),
+            elastic=bounds.replaces,
+            min_size=bounds.smallest,
+            max_size=bounds.largest if bounds.largest < NO_LIMIT else None,
+            pending=membership.pending,
+            leaving={str(task): why for task, why in membership.leaving.items()},
+            leavers={str(task): why for task, why in membership.leavers.items()},
+            changes=membership.changes,
         )
 
     @property
@@ -218,7 +203,7 @@ class Job:
             return
         task = TaskKey.parse(event.record.task)
         if task in self._began:
-            self.durations.setdefault(task, now - self._began[task])
+            self.durations.setdefault(event.record.task, now - self._began[task])
         self._news.append(JobEvent(exited=event.record))
         if self.membership.training_ended and self.store.get(TRAINING_ENDED) is None:
             self._say(TRAINING_ENDED, True)

@@ -7,8 +7,7 @@ and the reason why there is no next world: a :class:`RendezvousFailure` that all
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from dataclasses import dataclass, replace
 
 from tfcollective._base.clock import LivenessTracker
 from tfcollective._base.errors import ConfigError
@@ -19,7 +18,8 @@ from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Member, World
 from tfcollective._base.verdict import first_cause, first_to_end
 from tfcollective._control.messages import JoinRequest, Refusal
-from tfcollective._control.state.changes import WorldChange, WorldChanges
+from tfcollective._control.snapshot import RendezvousFailure, TaskState, TaskView, WorldChange
+from tfcollective._control.state.changes import WorldChanges
 from tfcollective._control.state.rounds import Absence, Bounds, Failure, Rounds
 
 _WHY_GONE = {
@@ -31,35 +31,6 @@ _WHY_GONE = {
 }
 
 
-class TaskState(str, Enum):
-    """The state of a task, as the coordinator knows it."""
-
-    EXPECTED = "expected"  # nothing has been heard of it
-    STARTED = "started"  # its process runs
-    WAITING = "waiting"  # in init(), waits for the others
-    RUNNING = "running"  # a member of the world
-    LEFT = "left"  # left the world in order
-    EXITED = "exited"  # its process ended with code 0
-    FAILED = "failed"  # its process ended otherwise
-
-
-@dataclass(frozen=True)
-class RendezvousFailure:
-    """The reason why a round ended without a world.
-
-    Attributes:
-        message: for the user.
-        missing: the tasks that had not joined.
-        timed_out: whether the start timeout was the reason.
-        over: whether there is none because there is nothing left to do.
-    """
-
-    message: str
-    missing: tuple[str, ...]
-    timed_out: bool
-    over: bool = False
-
-
 _NOT_ELASTIC = " (ranks continue after a loss in a function of elastic.run, or in fit with the callback Elastic())"
 _TRAINED = RendezvousFailure("training is complete", (), timed_out=False, over=True)
 
@@ -69,32 +40,6 @@ class LeaveRequest:
     """The answer to a join, in place of a world, if the task's node is preempted: why the task has to leave."""
 
     why: str
-
-
-@dataclass(frozen=True)
-class TaskView:
-    """A view of one task; ``info`` comes with its newest heartbeat, ``said`` is when that was sent, on the monotonic
-    clock of its host.
-
-    An auxiliary task has no rank (``NO_RANK``).
-    """
-
-    task: TaskKey
-    rank: int
-    state: TaskState = TaskState.EXPECTED
-    node: str = ""
-    pid: int = 0
-    last_heartbeat: float | None = None
-    activity: str = ""
-    info: Mapping[str, object] = field(default_factory=dict)
-    said: float = 0.0
-    exit: ExitRecord | None = None
-    host: str = ""
-
-    @property
-    def ended(self) -> bool:
-        """True once its process is gone."""
-        return self.state in (TaskState.EXITED, TaskState.FAILED)
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ class Reconciler:
         self._leaving.discard(task)
         if record.stopped and not asked and self._node_of(slot.host) is not None:
             self._agents[slot.host].enter(_Phase.ENDING)  # it was asked to end, and ends all that it runs
-        left = task in self._job.view.leavers
+        left = str(task) in self._job.view.leavers
         if left or record.leaving or asked:
             if left and not self._stopping():
                 others = any(one not in self._leaving for one in self._running)
@@ -285,7 +285,7 @@ class Reconciler:
         joined = self._joined_at(task)
         if joined is not None:
             return time.monotonic() - joined  # the coordinator's clock is this process's
-        return self._job.view.durations.get(task, 0.0) if task in self._first else 0.0
+        return self._job.view.durations.get(str(task), 0.0) if task in self._first else 0.0
 
     def _joined_at(self, task: TaskKey) -> float | None:
         """Returns when a task that is not of the first world was taken in; None: it was not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,6 +21,7 @@ from tfcollective._control.client.channel import Channel, OrderQueue, Retry
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.client.liveness import Heartbeat
 from tfcollective._control.messages import Alive, Status
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.hosted.messages import DONE, OUTCOME, STOP, SUBMITTER, HostedOutcome
 from tfcollective._launch.hosted.output_relay import show_output
 from tfcollective._launch.launcher import JobOutcome
@@ -35,7 +36,7 @@ _CONNECTIONS = 6
 _DONE_TRIES = 3
 
 
-def ask_status(coordinator: str, key: bytes) -> Mapping[str, object] | None:
+def ask_status(coordinator: str, key: bytes) -> JobSnapshot | None:
     """Asks the coordinator of a job that runs elsewhere for its status; None if it cannot be reached."""
     with CoordinatorClient.to(coordinator, key) as client, suppress(CoordinatorError):
         return client.call(Status())

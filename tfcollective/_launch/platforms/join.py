@@ -86,7 +86,7 @@ class JoinedLauncher(Launcher):
             self.plan(spec),
             bind_host=own_address(spec.network_interfaces),
             enrolment=Enrolment([""] * options.agents, assign, spec.start_timeout, options.port),
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
         )
 

@@ -66,7 +66,7 @@ class LocalLauncher(Launcher):
             spec,
             plan,
             bind_host=_HOST,
-            observer=self.observer,
+            observers=self.observers,
             stop_signals=stop_signals,
         )
 

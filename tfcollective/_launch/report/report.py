@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from tfcollective._base.exit_codes import SIGNAL_BASE, ExitCode, signal_name
 from tfcollective._base.failures import ExitReason, ExitRecord
 from tfcollective._base.tasks import NO_RANK
 from tfcollective._base.verdict import in_order_of_arrival
-from tfcollective._control.state.changes import WorldChange
+from tfcollective._control.snapshot import WorldChange
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -57,7 +58,12 @@ def headline(outcome: JobOutcome) -> str:
     if cause is None:
         return " ".join(str(outcome.agent_failure or outcome.start_failure or "no reason is known").split())
     missing = _missing(outcome)
-    return f"{_who(cause, outcome.places)} {_end(cause, _MOST_HEADLINE)}" if missing is None else missing[1]
+    return describe_end(cause, outcome.places) if missing is None else missing[1]
+
+
+def describe_end(record: ExitRecord, places: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Returns which task has ended and how, in one line; ``places`` as in :attr:`JobOutcome.places`."""
+    return f"{_who(record, places)} {_end(record, _MOST_HEADLINE)}"
 
 
 def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str]:
@@ -81,34 +87,22 @@ def _lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iterator[str
     )
     if outcome.changes and not outcome.survived:  # ranks have joined or left: what follows has no line of its own above
         yield f"the world has changed {_times(len(outcome.changes))}:"
-    yield from (f"  {_change_line(change)}" for change in outcome.changes)
+    yield from (f"  {describe_change(change)}" for change in outcome.changes)
     for auxiliary_task in outcome.auxiliary_tasks:
         yield from _auxiliary_task_lines(auxiliary_task, outcome)
 
 
-def _change_line(change: WorldChange) -> str:
-    lost, joined = [str(task) for task in change.lost], [str(task) for task in change.joined]
-    return describe_change(change.generation, change.size, lost, joined, change.seconds, change.phases, change.cause)
+def describe_change(change: WorldChange) -> str:
+    """Returns the change between two worlds, in a line."""
+    gone = [f"without {', '.join(map(str, change.lost))}"] if change.lost else []
+    new = [f"with {', '.join(map(str, change.joined))}"] if change.joined else []
+    what = ", ".join([describe_size(change.size), *gone, *new])
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in change.phases.items())
+    line = f"generation {change.generation}: {what}, after {change.seconds:.2f} s ({parts})"
+    return f"{line}: {change.cause}" if change.cause else line
 
 
-def describe_change(
-    generation: object,
-    size: object,
-    lost: Sequence[str],
-    joined: Sequence[str],
-    seconds: float,
-    phases: Mapping[str, float],
-    cause: str,
-) -> str:
-    """Returns the change between two worlds, in a line. ``phases`` are seconds by name; ``cause`` may be empty."""
-    gone = [f"without {', '.join(lost)}"] if lost else []
-    new = [f"with {', '.join(joined)}"] if joined else []
-    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in phases.items())
-    line = f"generation {generation}: {', '.join([describe_size(size), *gone, *new])}, after {seconds:.2f} s ({parts})"
-    return f"{line}: {cause}" if cause else line
-
-
-def describe_size(size: object) -> str:
+def describe_size(size: int) -> str:
     """Returns the number of ranks of a world, in words."""
     return "1 rank" if size == 1 else f"{size} ranks"
 
@@ -200,7 +194,7 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
     of_host = outcome.agent_failure is not None and outcome.cause is None  # which stands above
     missing = _missing(outcome)
     causes = [] if missing is None else [missing]
-    causes.append((first, f"{_who(first, outcome.places)} {_end(first, _MOST_HEADLINE)}"))
+    causes.append((first, describe_end(first, outcome.places)))
     for number, (record, text) in enumerate(causes):
         yield f"  then {text}" if of_host or number else emphasise(f"the job failed: {text}")
         if record.hint:

@@ -14,7 +14,7 @@ from typing import Any
 from tfcollective._base.log import get_logger
 from tfcollective._base.settings import Settings, environ_snapshot
 from tfcollective._base.version import __version__
-from tfcollective._control.state.job import JobView
+from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.launcher import JobOutcome, Launcher
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import exit_code, render
@@ -39,11 +39,10 @@ def tracking(launcher: Launcher, spec: JobSpec, flush: float = _FLUSH_S) -> Iter
         yield lambda outcome: None
         return
     tracker.begin(parameters_of(spec, type(launcher).__name__))
-    launcher.observer = tracker.observe
     try:
-        yield tracker.end
+        with launcher.observed_by(tracker.observe):
+            yield tracker.end
     finally:
-        launcher.observer = None
         tracker.close(flush)
 
 
@@ -115,9 +114,9 @@ class MlflowTracker:
         self._thread.start()
         self._work.put(lambda run: run.parameters(parameters))
 
-    def observe(self, view: JobView) -> None:
+    def observe(self, job: JobSnapshot) -> None:
         """Reports the state of the job; what has not changed since is not sent again."""
-        self._note({str(task.task): task.info for task in (*view.tasks[:1], *view.auxiliary_tasks)})
+        self._note({str(task.task): task.info for task in (*job.tasks[:1], *job.auxiliary_tasks)})
 
     def end(self, outcome: JobOutcome) -> None:
         """Reports the end of the job."""

@@ -31,9 +31,8 @@ from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdi
 from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.server import CoordinatorServer
+from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView
 from tfcollective._control.state.events import Admit, CloseAdmission, JobEvent
-from tfcollective._control.state.job import JobView
-from tfcollective._control.state.membership import TaskState, TaskView
 from tfcollective._control.store_keys import MODULES
 from tfcollective._control.wire.protocol import ServerOptions, read_published
 from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, NodeSettings, WorkerPlan
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 _LOG = get_logger(__name__)
 _LOOPBACK = "127.0.0.1"
-_LOOK_S = 5.0
+_LOOK_S = 1.0
 
 
 def new_job_id(prefix: str = "job") -> str:
@@ -84,7 +83,7 @@ class Job:
         bind_port: the port; 0: any free one.
         job_id: its name; None: a new one.
         key: the job key; None: the spec's, or a new one.
-        observer: called with the state of the job every few seconds, on a thread of its own.
+        observers: called with a snapshot of the job every second, one after the other on a thread of their own.
     """
 
     def __init__(
@@ -96,10 +95,10 @@ class Job:
         bind_port: int = 0,
         job_id: str | None = None,
         key: bytes | None = None,
-        observer: Callable[[JobView], None] | None = None,
+        observers: Sequence[Callable[[JobSnapshot], None]] = (),
     ) -> None:
         self.spec = spec
-        self._observer = observer
+        self._observers = observers
         self._plan = plan
         self._options = ServerOptions(
             new_job_id() if job_id is None else job_id,
@@ -134,9 +133,9 @@ class Job:
             self._publish_record()
             if self.spec.call is not None:
                 function.publish(self.spec.call, self._coordinator)
-            if self._observer is not None:
-                show = partial(_show, self._coordinator, self._observer)
-                opened.enter_context(every(_LOOK_S, show, "tfc-observer"))
+            if self._observers:
+                show = partial(_show, self._coordinator, self._observers)
+                opened.enter_context(every(_LOOK_S, show, "tfc-observers"))
             self._open = opened.pop_all()
         _LOG.info("%s: coordinator at %s, records in %s", self.job_id, self.coordinator, self._directory.path)
         return self
@@ -217,13 +216,13 @@ class Job:
     def has_finished(self, tasks: Collection[TaskKey]) -> bool:
         """True if all of these tasks have ended without failure."""
         view = self.view
-        exits = [one.exit for one in (*view.tasks, *view.auxiliary_tasks) if one.task in tasks]
+        exits = [one.exit for one in view.all_tasks if one.task in tasks]
         return all(record is not None and not record.failed for record in exits)
 
     @property
-    def view(self) -> JobView:
+    def view(self) -> JobSnapshot:
         """The job as it stands. Raises CoordinatorError when the coordinator's thread does not answer."""
-        return self._coordinator.view()
+        return self._coordinator.snapshot()
 
     @property
     def slow_modules(self) -> tuple[str, ...]:
@@ -339,16 +338,19 @@ class Job:
             places={**{str(one.task): one.place for one in self._plan.processes}, **self._places},
             auxiliary_tasks=tuple(_auxiliary_task_end(task, side_failures or {}) for task in view.auxiliary_tasks),
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
-            durations={str(task): seconds for task, seconds in view.durations.items()},
+            durations=view.durations,
             generation=view.generation,
         )
 
 
-def _show(coordinator: CoordinatorServer, observer: Callable[[JobView], None]) -> None:
+def _show(coordinator: CoordinatorServer, observers: Sequence[Callable[[JobSnapshot], None]]) -> None:
     try:
-        observer(coordinator.view())
+        snapshot = coordinator.snapshot()
     except CoordinatorError as error:
-        _LOG.debug("the observer cannot be shown the state of the job: %s", error)
+        _LOG.debug("the observers cannot be shown the state of the job: %s", error)
+        return
+    for observer in observers:
+        observer(snapshot)
 
 
 class _Killer:
@@ -396,7 +398,7 @@ def _auxiliary_task_end(view: TaskView, lost: Mapping[str, str]) -> AuxiliaryTas
     return AuxiliaryTaskEnd(str(view.task), view.exit, read_published(view.info), started, lost.get(str(view.task), ""))
 
 
-def unreported(view: JobView) -> AgentFailure | None:
+def unreported(view: JobSnapshot) -> AgentFailure | None:
     """Returns a failure for ranks whose end no agent has reported: they must not pass for a success."""
     silent = ", ".join(f"rank {task.rank} ({task.task})" for task in view.tasks if task.exit is None)
     if not silent:
@@ -411,13 +413,13 @@ def _silence_limit(spec: JobSpec) -> float:
     return spec.op_timeout + TIMING.rank_silent if spec.bounds is None else 0.75 * spec.op_timeout
 
 
-def judge(view: JobView, first: Sequence[TaskKey], rules: Rules, *, ended: bool = False) -> Verdict:
+def judge(view: JobSnapshot, first: Sequence[TaskKey], rules: Rules, *, ended: bool = False) -> Verdict:
     """Returns the verdict on the tasks in ``view``; ``first``: the tasks of the first world; ``ended``: all agents have
     ended."""
     standing = Standing(
         first=() if view.initialised else [str(task) for task in first],
         members={str(task) for task in view.members if not view.trained or task in view.done},
-        leavers={str(task) for task in view.leavers},
+        leavers=view.leavers,
         met=view.initialised,
         broken=view.failure is not None,
         ended=ended,
