@@ -109,19 +109,21 @@ def _training(quick: TrainingOptions, full: TrainingOptions) -> Callable[[Circum
 
 _MLPS = TrainingOptions(
     models=("mlp1024", "mlp2048"),
-    runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected", "unconnected-keras2"),
+    runners=("ours", "ours-unmodified", "ours-keras2", "horovod", "mwms", "ps", "unconnected", "unconnected-keras2"),
     views=("processes",),
     rounds=5,
 )
 _MLPS_QUICK = replace(
     _MLPS,
-    runners=("ours", "ours-keras2", "horovod", "mwms", "ps", "unconnected"),
+    runners=("ours", "ours-unmodified", "ours-keras2", "horovod", "mwms", "ps", "unconnected"),
     rounds=1,
     steps=80,
     servers=1,
     steps_at_a_time=(10,),
 )
-_CONVNET = TrainingOptions(models=("convnet",), runners=("ours", "unconnected"), views=("processes",), rounds=7)
+_CONVNET = TrainingOptions(
+    models=("convnet",), runners=("ours", "ours-unmodified", "unconnected"), views=("processes",), rounds=7
+)
 _CONVNET_QUICK = replace(_CONVNET, rounds=1, steps=24)
 _ALONE = TrainingOptions(processes=(1,), models=("mlp1024",), runners=("ours", "single"), rounds=7)
 _ALONE_QUICK = replace(_ALONE, rounds=3, steps=100)

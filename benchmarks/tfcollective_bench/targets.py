@@ -173,6 +173,12 @@ def _alone(work: str, model: str, must: float, aim: float) -> Target:
     return Target(work, "two unconnected processes", *sides, must, aim, "throughput", percent=True)
 
 
+def _unmodified(work: str, model: str) -> Target:
+    cells = _cells(model, 2, "loopback")
+    mine, by_hand = Side(("ours-unmodified",), cells), Side(("ours",), cells)
+    return Target(work, "a script made for several processes", mine, by_hand, 0.98, None, "throughput", percent=True)
+
+
 def _mlp(hidden: int, musts: Sequence[float], aims: Sequence[float]) -> Iterator[Target]:
     work = f"MLP 784-{hidden}-{hidden}-10, 2 workers on 2 cores"
     cells = _cells(f"mlp{hidden}", 2, "loopback")
@@ -218,6 +224,8 @@ TRAINING: tuple[Target, ...] = (
         within_spread=True,
     ),
     _alone("convolutional network, 2 workers on 2 cores", "convnet", 0.97, 0.99),
+    _unmodified("unmodified script, MLP 784-1024-1024-10, 2 workers on 2 cores", "mlp1024"),
+    _unmodified("unmodified script, convolutional network, 2 workers on 2 cores", "convnet"),
 )
 
 TARGETS: tuple[Target, ...] = ALLREDUCE + TRAINING

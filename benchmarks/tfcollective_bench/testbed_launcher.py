@@ -77,7 +77,14 @@ def main() -> int:
     gateway, hosts, flag, module, *arguments = sys.argv[1:]
     pairs = [(name, address) for name, _, address in (host.partition("=") for host in hosts.split(","))]
     command = (sys.executable, flag, module, *arguments)
-    spec = JobSpec(command=command, num_proc=len(pairs), prefix=False, timeline=Settings.load().timeline)
+    asked = Settings.load()
+    spec = JobSpec(
+        command=command,
+        num_proc=len(pairs),
+        prefix=False,
+        timeline=asked.timeline,
+        data_parallel=asked.data_parallel,
+    )
     outcome = NetnsLauncher(gateway, pairs).run(spec, stop_signals=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     text = render(outcome)
     if text:

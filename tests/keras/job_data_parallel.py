@@ -639,7 +639,7 @@ def predictions_that_are_gathered() -> Numbers:
         return numbers(model, filed=rows, first=rows, own=rows, few=rows[:3])
     first = tfk.predict(model, X, batch_size=9, verbose=0, gather="rank0", memory=100)
     assert (first is None) == (tfk.rank() > 0)
-    mine = tfk.predict(model, X, batch_size=9, verbose=0, gather="none", memory=40)
+    mine = tfk.predict(model, X, batch_size=9, verbose=0, gather="none", memory=30)
     assert isinstance(mine, np.memmap)
     assert len(mine) < 40
     parts = [np.split(rows, range(9, len(rows), 9)) for rows in tfk.allgather_object(np.asarray(mine))]

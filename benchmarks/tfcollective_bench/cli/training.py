@@ -33,8 +33,8 @@ _QUICK_STEPS = 20
             option(
                 "--runners",
                 metavar="NAME,...",
-                help="ours, ours-keras2, ours-bf16, horovod, mwms, ps, single, single-keras2, unconnected, "
-                "unconnected-keras2. [all]",
+                help="ours, ours-keras2, ours-bf16, ours-unmodified, horovod, mwms, ps, single, single-keras2, "
+                "unconnected, unconnected-keras2, ours-unmodified-keras2. [all]",
             ),
             option(
                 *("--link", "links"),

@@ -123,8 +123,9 @@ def ports_needed(case: Case) -> int:
 
 def plan_job(case: Case, site: Site) -> JobPlan:
     """The processes of ``case`` at ``site``."""
-    plans = {"ours": _plan_ours, "ours-bf16": _plan_ours, "horovod": _plan_horovod, "mwms": _plan_mwms, "ps": _plan_ps}
-    processes = plans.get(case.strategy, _plan_alone)(case, site)
+    plans = {"horovod": _plan_horovod, "mwms": _plan_mwms, "ps": _plan_ps}
+    others = _plan_ours if case.strategy.startswith("ours") else _plan_alone
+    processes = plans.get(case.strategy, others)(case, site)
     common = {name: str(case.threads) for name in THREAD_VARIABLES}
     common.update({"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"})
     return JobPlan(
@@ -168,10 +169,12 @@ def _plan_ours(case: Case, site: Site) -> list[PlannedProcess]:
     """Plans one command: our launcher starts the ranks."""
     module = ("-m", _WORKER, _task(case, site, case.strategy, None, case.cores))
     hosts = [f"{name}={address}" for name, address in zip(site.namespaces, site.hosts, strict=True)]
-    launcher = ["tfcollective", "run", "-np", str(case.size), "--no-prefix"]
+    unmodified = case.strategy == "ours-unmodified"
+    launcher = ["tfcollective", "run", *["--data-parallel"] * unmodified, "-np", str(case.size), "--no-prefix"]
+    env = {variable("timeline"): trace_path(site)} if case.timeline else {}
     if hosts:
         launcher = [_TESTBED_LAUNCHER, site.gateway, ",".join(hosts[: case.size])]
-    env = {variable("timeline"): trace_path(site)} if case.timeline else {}
+        env |= {variable("data_parallel"): "1"} if unmodified else {}
     return [PlannedProcess("launcher", (case.python, "-m", *launcher, *module), env)]
 
 

@@ -6,6 +6,7 @@ be compared. Every process has data of its own; all have the same held-out batch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,14 @@ def samples(spec: ModelSpec, count: int, seed: int) -> tuple[np.ndarray, np.ndar
     return inputs + (latent @ mixing).reshape(count, *shape), labels
 
 
-def dataset(spec: ModelSpec, rank: int) -> Any:
-    """An endless ``tf.data.Dataset`` of one process's batches, ready in memory."""
-    inputs, labels = samples(spec, spec.batch * spec.batches, seed=rank)
-    batched = tuple(array.reshape(spec.batches, spec.batch, *array.shape[1:]) for array in (inputs, labels))
+def dataset(spec: ModelSpec, ranks: Sequence[int]) -> Any:
+    """An endless ``tf.data.Dataset`` of the batches of these processes, ready in memory; of several, one after the
+    other in each batch.
+    """
+    each = [samples(spec, spec.batch * spec.batches, seed=rank) for rank in ranks]
+    arrays = [np.stack(of_ranks) for of_ranks in zip(*each, strict=True)]
+    by_batch = [one.reshape(len(ranks), spec.batches, spec.batch, *one.shape[2:]).swapaxes(0, 1) for one in arrays]
+    batched = tuple(one.reshape(spec.batches, -1, *one.shape[3:]) for one in by_batch)
     return tf.data.Dataset.from_tensor_slices(batched).repeat().prefetch(2)
 
 

@@ -43,6 +43,8 @@ RUNNERS: Mapping[str, Runner] = {
         Runner("ours", "tfcollective, Keras 3", "ours", "keras3"),
         Runner("ours-keras2", "tfcollective, Keras 2 (TensorFlow 2.15)", "ours", "keras2"),
         Runner("ours-bf16", "tfcollective, Keras 3, gradients sent as bfloat16", "ours-bf16", "keras3"),
+        Runner("ours-unmodified", "tfcollective, --data-parallel, Keras 3", "ours-unmodified", "keras3"),
+        Runner("ours-unmodified-keras2", "tfcollective, --data-parallel, Keras 2", "ours-unmodified", "keras2"),
         Runner("horovod", "Horovod-Gloo, Keras 2 (TensorFlow 2.15)", "horovod", "horovod"),
         Runner("mwms", "MultiWorkerMirroredStrategy, RING, Keras 2 (TensorFlow 2.15)", "mwms", "keras2"),
         Runner("ps", "ParameterServerStrategy, asynchronous, Keras 2 (TensorFlow 2.15)", "ps", "keras2"),

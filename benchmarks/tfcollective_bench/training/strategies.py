@@ -46,7 +46,7 @@ class Strategy:
         return []
 
     def dataset(self, make: Any) -> Any:
-        """Returns the dataset for ``fit``; ``make(rank)`` gives one process's dataset."""
+        """Returns the dataset for ``fit``; ``make(rank, ...)`` gives that of the batches of these processes."""
         return make(self.rank)
 
     def steps(self) -> int:
@@ -120,6 +120,22 @@ class OursBfloat16(Ours):
     def compression(self, known: Any) -> Any:
         """Returns the compression to bfloat16."""
         return known.bf16
+
+
+class OursUnmodified(Ours):
+    """What a script is with ``--data-parallel``: it has batches of all processes' rows, and no word of tfcollective."""
+
+    def optimizer(self, optimizer: Any) -> Any:
+        """Keras's."""
+        return optimizer
+
+    def callbacks(self) -> list[Any]:
+        """None."""
+        return []
+
+    def dataset(self, make: Any) -> Any:
+        """The batches of all processes together."""
+        return make(*range(self.task.size))
 
 
 class Horovod(Strategy):
@@ -243,6 +259,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "unconnected": Unconnected,
     "ours": Ours,
     "ours-bf16": OursBfloat16,
+    "ours-unmodified": OursUnmodified,
     "horovod": Horovod,
     "mwms": MultiWorkerMirrored,
     "ps": ParameterServer,

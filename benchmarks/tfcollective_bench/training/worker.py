@@ -60,7 +60,7 @@ def train(task: TrainingTask, spec: ModelSpec, strategy: Strategy) -> ProcessRes
     first_loss = evaluator.loss()
     watch = _make_watch(strategy, evaluator, spec.batch)
     model.fit(
-        strategy.dataset(lambda rank: networks.dataset(spec, rank)),
+        strategy.dataset(lambda *ranks: networks.dataset(spec, ranks)),
         epochs=1 + task.epochs,
         steps_per_epoch=strategy.steps(),
         callbacks=[*strategy.callbacks(), watch],

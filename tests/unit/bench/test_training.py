@@ -170,6 +170,14 @@ def test_ours_is_one_command_of_our_launcher():
 def test_ours_on_hosts_binds_to_the_bridge():
     (process,) = plan_job(case("ours"), TESTBED).processes
     assert process.argv[3:5] == ("10.0.0.254", "n1=10.0.0.1,n2=10.0.0.2")
+    assert "TFCOLLECTIVE_DATA_PARALLEL" not in process.env
+
+
+def test_an_unmodified_script_has_the_option():
+    (process,) = plan_job(case("ours-unmodified"), Site(results="/r")).processes
+    assert process.argv[3:5] == ("run", "--data-parallel")
+    (process,) = plan_job(case("ours-unmodified"), TESTBED).processes
+    assert process.env["TFCOLLECTIVE_DATA_PARALLEL"] == "1"
 
 
 def test_all_processes_have_the_threads_of_the_case():

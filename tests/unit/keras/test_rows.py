@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +13,24 @@ import pytest
 tf = pytest.importorskip("tensorflow")
 
 from tfcollective.keras._parallel.division import Division
-from tfcollective.keras._parallel.rows import batches_of
+from tfcollective.keras._parallel.rows import batches_of, keep_seeds
 
 pytestmark = pytest.mark.tensorflow
 Data = Any
 AUTO = tf.data.AUTOTUNE
+Shuffle = type(tf.data.Dataset.range(1).shuffle(1))
 CONSTANT = tf.Variable(3, dtype=tf.int64)
 TABLE = {"keys": tf.range(40, dtype=tf.int64), "values": tf.range(40, dtype=tf.int64) * 3}
 
 
 def numbers(count: int = 23) -> Data:
     return tf.data.Dataset.range(count)
+
+
+def slices() -> Data:
+    return tf.data.Dataset.from_tensor_slices(
+        {"x": np.arange(46.0).reshape(23, 2), "text": [str(n) for n in range(23)]}
+    )
 
 
 def squared(row: Any) -> Any:
@@ -51,19 +59,38 @@ DATASETS: dict[str, Callable[[], Data]] = {
     "zip": lambda: tf.data.Dataset.zip((numbers().map(squared), numbers().map(lambda row: -row))).batch(5),
     "zip and map": lambda: tf.data.Dataset.zip((numbers(), numbers())).map(lambda a, b: (a + b, a)).batch(5),
     "one-tuple": lambda: tf.data.Dataset.from_tensor_slices((np.arange(9),)).map(lambda a: (a * 2,)).batch(4),
+    "arrays": lambda: slices().shuffle(30).batch(5).prefetch(2),
+    "arrays in part": lambda: slices().shuffle(30, seed=2).skip(3).batch(4, drop_remainder=True).take(3),
+    "arrays again and again": lambda: slices().shuffle(30).batch(4).repeat(2),
+    "one array": lambda: tf.data.Dataset.from_tensor_slices(np.arange(9)).batch(2),
+    "map of arrays": lambda: slices().shuffle(9).map(lambda row: row["x"] * 2).shuffle(5).batch(5),
+    "zip of arrays": lambda: tf.data.Dataset.zip((slices(), slices().shuffle(9))).batch(5),
     "single rows": lambda: numbers(4).map(squared).batch(1),
     "unknown": lambda: numbers().filter(lambda row: row % 3 != 0).map(squared).batch(4),
 }
+
+
+FOUND = ["shuffle above", "shuffle below", "shuffle once", "arrays", "zip of arrays"]  # seeds in graphs
+CASES = [*((name, True) for name in DATASETS), *((name, False) for name in FOUND)]
 
 
 def listed(dataset: Data) -> list[Any]:
     return [tf.nest.map_structure(lambda one: one.numpy(), batch) for batch in dataset]
 
 
-def made(name: str) -> Data:
-    """The dataset, as a script makes it that has begun with a seed and read one epoch."""
+def made(name: str, *, keeps: bool = False) -> Data:
+    """The dataset, as a script makes it that has begun with a seed and read one epoch.
+
+    Args:
+        name: of the dataset.
+        keeps: shuffles keep their seeds; otherwise they are TensorFlow's own.
+    """
+    keep_seeds()
     tf.random.set_seed(1)
-    data = DATASETS[name]()
+    with pytest.MonkeyPatch.context() as patch:
+        if not keeps:
+            patch.setattr(Shuffle, "__init__", inspect.unwrap(Shuffle.__init__))
+        data = DATASETS[name]()
     listed(data)
     assert batches_of(data) is not None
     return data
@@ -73,11 +100,11 @@ def assert_equal(found: Any, expected: Any) -> None:
     tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_slices_are_those_of_whole_batches(name: str) -> None:
+@pytest.mark.parametrize(("name", "keeps"), CASES)
+def test_slices_are_those_of_whole_batches(name: str, *, keeps: bool) -> None:
     epochs = [listed(data) for data in [made(name)] for _ in range(2)]
     for rank in (0, 2):
-        data = made(name)
+        data = made(name, keeps=keeps)
         mine = Division(rank, 3).parts_of(data)
         assert int(mine.cardinality()) == int(data.cardinality())
         for batches in epochs:
@@ -86,11 +113,11 @@ def test_slices_are_those_of_whole_batches(name: str) -> None:
                 assert total == len(tf.nest.flatten(whole)[0])
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_whole_batches_are_every_nth(name: str) -> None:
+@pytest.mark.parametrize(("name", "keeps"), CASES)
+def test_whole_batches_are_every_nth(name: str, *, keeps: bool) -> None:
     epochs = [listed(data) for data in [made(name)] for _ in range(2)]
     for rank in (0, 2):
-        data = made(name)
+        data = made(name, keeps=keeps)
         mine = Division(rank, 3).whole_batches_of(data)
         assert int(mine.cardinality()) == int(data.shard(3, rank).cardinality())
         for batches in epochs:

@@ -18,6 +18,7 @@ from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._base.settings import Settings, set_tf_config
 from tfcollective.keras._parallel.files import replace_everywhere
 from tfcollective.keras._parallel.randomness import share_random_states
+from tfcollective.keras._parallel.rows import keep_seeds
 
 
 def install(keras: Any, replace_method: Callable[..., bool]) -> None:
@@ -70,6 +71,7 @@ def initialize(
             f"{num_processes}"
         )
     share_random_states()
+    keep_seeds()
 
 
 def _tf_config(addresses: Sequence[str], process_id: int | None) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._parallel.rows import Part, batches_of, is_unordered, spare_row
+from tfcollective.keras._parallel.rows import Part, batches_of, is_unordered, one_argument, spare_row
 
 
 def _unwatched(dataset: Any, _division: Division | None) -> Any:
@@ -74,11 +74,11 @@ class Division:
         """
         if not self.slices(dataset):
             alone = dataclasses.replace(self, shards_data=False)
-            return watch(dataset, None).map(lambda *batch: alone.part_of(_element(dataset, batch)))
+            return watch(dataset, None).map(one_argument(dataset, alone.part_of))
         dataset = _in_order(dataset)
         batches = batches_of(dataset)
         if batches is None:
-            return watch(dataset, self).map(lambda *batch: self.part_of(_element(dataset, batch)))
+            return watch(dataset, self).map(one_argument(dataset, self.part_of))
         return batches.slices(self.bounds, lambda source: watch(source, self))
 
     def whole_batches_of(self, dataset: Any, together: int = 1) -> Any:
@@ -107,11 +107,6 @@ class Division:
             return self.shards_data
         policy = data.options().experimental_distribute.auto_shard_policy
         return self.shards_data and policy is not tf.data.experimental.AutoShardPolicy.OFF
-
-
-def _element(dataset: Any, arguments: tuple[Any, ...]) -> Any:
-    """The element of which ``map`` gives a function the arguments."""
-    return arguments if type(dataset.element_spec) is tuple else arguments[0]
 
 
 def _in_order(dataset: Any) -> Any:

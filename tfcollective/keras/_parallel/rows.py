@@ -3,7 +3,8 @@
 In ``source.shuffle(1000).map(load).batch(64)`` each rank needs some rows of a batch, or some batches. What a ``map``
 makes of an element does not depend on its place. So places are chosen first, and ``load`` runs for those alone: ``map``
 changes places with what only moves elements (``shuffle``, ``take``, ``skip``, ``repeat``, ``zip``), and a batch is
-formed of the rank's rows. Each batch has the rows that it has in one process.
+formed of the rank's rows. Each batch has the rows that it has in one process. Arrays are read in the same way: their
+rows are what a function makes of places.
 
 That holds for functions that are functions: those that draw random numbers, run Python or assign variables may depend
 on how often they have run. Under ``AutoShardPolicy.AUTO``, TensorFlow's default, such a dataset is not divided here;
@@ -15,6 +16,7 @@ one, datasets are divided after their rows are computed, which is slower and giv
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -63,9 +65,9 @@ class _Rows(NamedTuple):
 
     Attributes:
         source: a dataset.
-        compute: makes an element of one of `source`.
+        compute: makes an element of one of `source`; without `functions` also a batch of a batch.
         parallel: the script has asked for several calls at the same time.
-        functions: TensorFlow's, which `compute` calls; none where the dataset is `source`.
+        functions: the script's, which `compute` calls.
     """
 
     source: Any
@@ -93,6 +95,13 @@ class Batches(NamedTuple):
     repeats: bool
     whole: Any
 
+    def uncomputed(self) -> Any:
+        """The dataset of the batches of what their rows are computed of."""
+        batches = self.rows.source.batch(self.size, drop_remainder=self.drops_last)
+        for move in self.moves:
+            batches = move(batches)
+        return batches
+
     def slices(self, bounds: Bounds, watch: Callable[[Any], Any] = _unchanged) -> Any:
         """The dataset of a rank's parts of the batches, which are slices.
 
@@ -101,8 +110,7 @@ class Batches(NamedTuple):
             watch: gets the dataset of the whole batches of the source, returns an equal one.
         """
 
-        def chosen(*batch: Any) -> Any:
-            rows = self._element(batch)
+        def chosen(rows: Any) -> Any:
             total = tf.shape(tf.nest.flatten(rows)[0], tf.int64)[0]
             begin, end = bounds(total)
             # A slice of no rows gets one to leave out: an iterator cannot make a batch of none.
@@ -118,46 +126,40 @@ class Batches(NamedTuple):
                 return Part(totals[0], rows)
             return Part(totals[0], tf.nest.map_structure(lambda one: one[: counts[0]], rows), spare_row(rows))
 
-        uncomputed = watch(self.rows.source.batch(self.size, drop_remainder=self.drops_last)).map(chosen).unbatch()
-        computed = self._computed(uncomputed, lambda total, count, row: (total, count, self.rows.compute(row)))
+        batches = watch(self.rows.source.batch(self.size, drop_remainder=self.drops_last))
+        uncomputed = batches.map(one_argument(batches, chosen)).unbatch()
+        computed = self._computed(uncomputed, lambda row: (*row[:2], self.rows.compute(row[2])))
         slices = computed.batch(max(end - begin, 1), drop_remainder=self.drops_last)
         for move in self.moves:
             slices = move(slices)
-        return _as(self.whole, slices.map(part), self.whole.cardinality())
+        return _as(self.whole, slices.map(one_argument(slices, lambda row: part(*row))), self.whole.cardinality())
 
     def every(self, size: int, place: int) -> Any | None:
         """The dataset of the whole batches at `place`, `place` + `size` and so on; None where it cannot be made."""
         if self.repeats:  # it may put smaller batches between others
             return None
-        uncomputed = self.rows.source.batch(self.size, drop_remainder=self.drops_last)
-        for move in self.moves:
-            uncomputed = move(uncomputed)
-        uncomputed = uncomputed.shard(size, place).unbatch()
-        computed = self._computed(uncomputed, lambda *row: self.rows.compute(self._element(row)))
+        uncomputed = self.uncomputed().shard(size, place).unbatch()
+        computed = self._computed(uncomputed, self.rows.compute)
         batches = computed.batch(self.size, drop_remainder=self.drops_last)
         return _as(self.whole, batches, self.whole.shard(size, place).cardinality())
 
-    def _element(self, arguments: tuple[Any, ...]) -> Any:
-        """The element of the source, or batch of such, of which ``map`` gives a function the arguments."""
-        return arguments if type(self.rows.source.element_spec) is tuple else arguments[0]
-
-    def _computed(self, chosen: Any, compute: Callable[..., Any]) -> Any:
-        return chosen.map(compute, num_parallel_calls=tf.data.AUTOTUNE if self.rows.parallel else None)
+    def _computed(self, chosen: Any, compute: Callable[[Any], Any]) -> Any:
+        return chosen.map(
+            one_argument(chosen, compute), num_parallel_calls=tf.data.AUTOTUNE if self.rows.parallel else None
+        )
 
 
 class Gathered(NamedTuple):
-    """A dataset of batches that Keras gathers from arrays.
+    """A dataset of batches that are gathered from arrays.
 
     Attributes:
-        places: a dataset of the rows' places in the arrays, int64 [rows of a batch].
-        arrays: a dataset of one element, repeated: all arrays.
-        gather: makes a batch from elements of both.
+        places: a dataset of the rows' places in the arrays: int64 [rows of a batch], in any structure.
+        gather: makes a batch of an element of it.
         whole: the dataset.
     """
 
     places: Any
-    arrays: Any
-    gather: Callable[[Any, Any], Any]
+    gather: Callable[[Any], Any]
     whole: Any
 
     def slices(self, bounds: Bounds, watch: Callable[[Any], Any] = _unchanged) -> Any:
@@ -168,11 +170,11 @@ class Gathered(NamedTuple):
             watch: gets the dataset of the places of whole batches, returns an equal one.
         """
 
-        def part(places: Any, arrays: Any) -> Part:
-            total = tf.size(places, tf.int64)
+        def part(places: Any) -> Part:
+            total = tf.size(tf.nest.flatten(places)[0], tf.int64)
             begin, end = bounds(total)
             first, count = tf.minimum(begin, total - 1), tf.maximum(end - begin, 1)
-            rows = self.gather(places[first : first + count], arrays)
+            rows = self.gather(tf.nest.map_structure(lambda one: one[first : first + count], places))
             return Part(total, tf.nest.map_structure(lambda one: one[: end - begin], rows), spare_row(rows))
 
         return self._gathered(watch(self.places), part)
@@ -181,9 +183,15 @@ class Gathered(NamedTuple):
         """The dataset of the whole batches at `place`, `place` + `size` and so on."""
         return self._gathered(self.places.shard(size, place), self.gather)
 
-    def _gathered(self, places: Any, gather: Callable[..., Any]) -> Any:
-        both = tf.data.Dataset.zip((places, self.arrays))
-        return _as(self.whole, both.map(gather, num_parallel_calls=tf.data.AUTOTUNE), places.cardinality())
+    def _gathered(self, places: Any, gather: Callable[[Any], Any]) -> Any:
+        batches = places.map(one_argument(places, gather), num_parallel_calls=tf.data.AUTOTUNE)
+        return _as(self.whole, batches, places.cardinality())
+
+
+def one_argument(dataset: Any, function: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`function` of an element of `dataset`, as ``map`` calls it."""
+    alone = type(dataset.element_spec) is not tuple
+    return tf.autograph.experimental.do_not_convert(lambda *element: function(element[0] if alone else element))
 
 
 def _as(whole: Any, dataset: Any, cardinality: Any) -> Any:
@@ -212,11 +220,12 @@ def _gathered(dataset: Any) -> Gathered | None:
     function = one._map_func._func
     if function.__name__ != "grab_batch" or function.__module__.partition(".")[0] not in ("keras", "tf_keras"):
         return None
-    places, arrays = one._input_dataset._inputs()
-    return Gathered(places, arrays, function, dataset)
+    places, inputs = one._input_dataset._inputs()
+    arrays = next(iter(inputs))
+    return Gathered(places, lambda chosen: function(chosen, arrays), dataset)
 
 
-def _batches(dataset: Any) -> Batches | None:
+def _batches(dataset: Any) -> Batches | Gathered | None:
     moves: list[Callable[[Any], Any]] = []
     repeats, one = False, dataset
     while type(one).__name__ not in ("_BatchDataset", "_ParallelBatchDataset"):
@@ -230,12 +239,15 @@ def _batches(dataset: Any) -> Batches | None:
         return None
     rows = _rows(one._input_dataset)
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    if not rows.functions or not _has_equal_shapes(rows.source) or _is_wider(rows.source, one._input_dataset):
+    if rows.compute is _unchanged or not _has_equal_shapes(rows.source) or _is_wider(rows.source, one._input_dataset):
         return None
     if policy in _AUTO and not all(is_pure(function) for function in rows.functions):
         return None
     size, drops_last = tf.get_static_value(one._batch_size), tf.get_static_value(one._drop_remainder)
-    return None if size is None else Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
+    if size is None:
+        return None
+    batches = Batches(rows, int(size), bool(drops_last), tuple(moves), repeats, dataset)
+    return batches if rows.functions else Gathered(batches.uncomputed(), rows.compute, dataset)
 
 
 def _is_dense(dataset: Any) -> bool:
@@ -262,6 +274,8 @@ def _bytes_of_row(dataset: Any) -> int:
 
 def _rows(dataset: Any) -> _Rows:
     kind = type(dataset).__name__
+    if kind == "_TensorSliceDataset" and _is_dense(dataset):
+        return _sliced(dataset)
     if kind in ("_MapDataset", "_ParallelMapDataset"):
         return _mapped(dataset, _rows(dataset._input_dataset), parallel=kind == "_ParallelMapDataset")
     if kind == "_ZipDataset":
@@ -270,7 +284,17 @@ def _rows(dataset: Any) -> _Rows:
     if move is None:
         return _Rows(dataset)
     above = _rows(dataset._input_dataset)
-    return _Rows(dataset) if not above.functions else above._replace(source=move(above.source))
+    return _Rows(dataset) if above.compute is _unchanged else above._replace(source=move(above.source))
+
+
+def _sliced(dataset: Any) -> _Rows:
+    with tf.device("CPU:0"):
+        arrays = [tf.identity(one) for one in dataset._tensors]
+
+    def compute(places: Any) -> Any:
+        return tf.nest.pack_sequence_as(dataset.element_spec, [tf.gather(one, places) for one in arrays])
+
+    return _Rows(tf.data.Dataset.range(arrays[0].shape[0]), compute)
 
 
 def _mapped(dataset: Any, above: _Rows, *, parallel: bool) -> _Rows:
@@ -286,7 +310,7 @@ def _mapped(dataset: Any, above: _Rows, *, parallel: bool) -> _Rows:
 
 def _zipped(dataset: Any) -> _Rows:
     parts = [_rows(one) for one in dataset._inputs()]
-    if not any(one.functions for one in parts):
+    if all(one.compute is _unchanged for one in parts):
         return _Rows(dataset)
 
     def compute(row: Any) -> Any:
@@ -321,21 +345,53 @@ def _shuffled(dataset: Any, source: Any) -> Any:
     """
     if not _is_dense(source):
         raise ValueError("not tensors")
-    variant = tf.raw_ops.ShuffleDatasetV3(
-        input_dataset=tf.data.experimental.to_variant(source),
-        buffer_size=dataset._buffer_size,
-        seed=dataset._seed,
-        seed2=dataset._seed2,
-        seed_generator=_seeds_of(dataset),
-        reshuffle_each_iteration=dataset._reshuffle_each_iteration,
-        output_types=[spec.dtype for spec in tf.nest.flatten(source.element_spec)],
-        output_shapes=[spec.shape for spec in tf.nest.flatten(source.element_spec)],
-    )
+    variant = _variant_of_shuffle(dataset, source, _seeds_of(dataset))
     return tf.data.experimental.from_variant(variant, source.element_spec)
 
 
+def _variant_of_shuffle(shuffle: Any, source: Any, seeds: Any) -> Any:
+    specs = tf.nest.flatten(source.element_spec)
+    return tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(source),
+        buffer_size=shuffle._buffer_size,
+        seed=shuffle._seed,
+        seed2=shuffle._seed2,
+        seed_generator=seeds,
+        reshuffle_each_iteration=shuffle._reshuffle_each_iteration,
+        output_types=[spec.dtype for spec in specs],
+        output_shapes=[spec.shape for spec in specs],
+    )
+
+
+@functools.cache
+def keep_seeds() -> None:
+    """From now on, each shuffle keeps the handle of its seeds, which TensorFlow's operation makes and does not show."""
+    from tensorflow.python.data.ops import shuffle_op
+
+    shuffle_op._ShuffleDataset.__init__ = _keeping(shuffle_op._ShuffleDataset.__init__)
+
+
+def _keeping(make: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(make)
+    def made(shuffle: Any, *args: Any, **kwargs: Any) -> None:
+        make(shuffle, *args, **kwargs)
+        if tf.executing_eagerly() and _is_dense(shuffle):
+            seeds = tf.raw_ops.AnonymousSeedGenerator(
+                seed=shuffle._seed, seed2=shuffle._seed2, reshuffle=bool(shuffle._reshuffle_each_iteration)
+            )
+            shuffle._variant_tensor_attr = _variant_of_shuffle(shuffle, shuffle._input_dataset, seeds.handle)
+            shuffle._tfcollective_seeds = seeds
+
+    return made
+
+
 def _seeds_of(shuffle: Any) -> Any:
-    """The resource that a shuffle draws the seeds of its iterators from. Its handle is found in the dataset's graph."""
+    """The resource that a shuffle draws the seeds of its iterators from.
+
+    That of a shuffle which was made before `keep_seeds` is found in the dataset's graph, which takes a while.
+    """
+    if hasattr(shuffle, "_tfcollective_seeds"):
+        return shuffle._tfcollective_seeds.handle
     last, graph = _graph_of(shuffle)
     (handle,) = (node for node in graph.node if node.name == last.input[4])
     alone = tf.compat.v1.GraphDef(node=[handle], versions=graph.versions)
