@@ -56,7 +56,7 @@ test-all:        ## what .ci/run and `make test` leave out: long tests, sanitize
 HOLDS_tools := build run test dev
 HOLDS_release := build release
 # What belongs to no TensorFlow is tested once.
-HOLDS_tf221 := run test mlflow kubernetes -- tensorflow-cpu==2.21.0
+HOLDS_tf221 := run test mlflow web kubernetes -- tensorflow-cpu==2.21.0
 HOLDS_tf215 := run test -- tensorflow-cpu==2.15.1
 # Where pip finds no build of torch for CPUs only, the one for GPUs: some gigabytes.
 HOLDS_foreign := run test -- 'jax[cpu]' 'keras>=3' torch

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from launching import JOIN, MEET, Run, environment_of, run, until, words_of
@@ -205,6 +207,22 @@ def test_neither_argv_nor_environment_holds_the_key(tmp_path):
         for process in job.processes():
             assert key not in " ".join(words_of(process))
             assert key not in " ".join(environment_of(process).values())
+
+
+def test_a_page_follows_a_job_until_it_is_stopped():
+    with Run(("-np", "2", "--web", *python(JOIN + "join(); print('joined', flush=True); time.sleep(60)"))) as job:
+        url = next(line for line in job.process.stderr if "watch the job at" in line).split()[-1]
+        job.wait_for_line("joined")
+        job.wait_for_line("joined")
+        token = url.split("/")[3]
+        for process in job.processes():
+            assert token not in " ".join((*words_of(process), *environment_of(process).values()))
+        with urllib.request.urlopen(f"{url}events", timeout=within(60)) as stream:
+            states = (json.loads(line[6:]) for line in stream if line.startswith(b"data: "))
+            assert next(one for one in states if one["state"] == "healthy")["size"] == 2
+            job.signal(signal.SIGTERM)
+            *_, last = states
+    assert (last["state"], last["headline"], last["ended"]) == ("stopped", "by SIGTERM", True)
 
 
 def test_parallel_runs_do_not_see_each_other():

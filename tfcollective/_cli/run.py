@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
 import time
@@ -27,12 +28,13 @@ from tfcollective._cli.platforms import CLUSTERS, PLATFORMS, RUNS_IMAGES
 from tfcollective._cli.run_options import IGNORED_OPTIONS, REFUSED_OPTIONS, RUN_OPTIONS, job_spec, warn_of_ignored
 from tfcollective._launch.launcher import find_launcher, known_launchers
 from tfcollective._launch.plan.hosts import share_out
-from tfcollective._launch.plan.spec import JobSpec
+from tfcollective._launch.plan.spec import AUTO_WEB, JobSpec
 from tfcollective._launch.report.report import describe_size, exit_code, render, warning
 from tfcollective._launch.report.restarts import run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
 _SHOWS_ALL = f"{__name__}.all"
+_ADDRESS = re.compile(r"\S+:[0-9]+")
 # Modules of extras, without which a launcher starts nothing.
 _NEEDS = {"kubernetes": "kubernetes", "mpi": "mpi4py", "spark": "pyspark", "yarn": "skein"}
 
@@ -71,7 +73,7 @@ class RunCommand(GroupedCommand):
             for name in option.opts
         }
         try:
-            return super().parse_args(ctx, _end_options_after_module(args, with_value))
+            return super().parse_args(ctx, _completed(args, with_value))
         except click.NoSuchOption:
             named = _named_launcher(ctx)
             if named is not None:
@@ -95,12 +97,15 @@ def _help_all(context: click.Context, parameter: click.Parameter, value: bool) -
         context.exit()
 
 
-def _end_options_after_module(args: list[str], with_value: set[str]) -> list[str]:
+def _completed(args: list[str], with_value: set[str]) -> list[str]:
+    """Returns the words with ``--`` after the module, and the address of a ``--web`` that has none."""
     position = 0
     while position < len(args) and args[position].startswith("-") and args[position] != "--":
         if args[position] == "-m":
             end = position + 2
             return [*args[:end], "--", *args[end:]]
+        if args[position] == "--web" and not _ADDRESS.fullmatch("".join(args[position + 1 : position + 2])):
+            args = [*args[:position], f"--web={AUTO_WEB}", *args[position + 1 :]]
         position += 2 if args[position] in with_value else 1
     return args
 

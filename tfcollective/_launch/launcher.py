@@ -154,6 +154,7 @@ class Launcher(ABC):
         starts_mpi: whether its ranks are processes of MPI.
         observers: each is called with a snapshot of the job every second while it runs, where the launcher can, on a
             thread of the launcher's; they must not block.
+        observable: whether it can: the coordinator is in this process.
         capabilities: a row of docs/platforms.md; None: a launcher that does not say.
         options: what it takes besides the options of every job: it reads them from ``JobSpec.platform``.
         else_ranks: how a job can do without a given number of ranks, as the end of the error that asks for it.
@@ -166,6 +167,7 @@ class Launcher(ABC):
     can_restart: bool = True
     delegates: bool = False
     starts_mpi: bool = False
+    observable: bool = True
     observers: tuple[Callable[[JobSnapshot], None], ...] = ()
 
     @contextmanager

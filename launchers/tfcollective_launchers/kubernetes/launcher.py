@@ -70,6 +70,7 @@ class KubernetesLauncher(Launcher, CheckedLauncher, ManifestLauncher, JobManager
 
     options = KubernetesOptions
     else_ranks = ""
+    observable = False
     capabilities = Capabilities(
         start="pods of an image: a Job with the launcher, an Indexed Job of agents; or `tfcollective manifest`",
         logs="live, each line with its rank; `tfcollective logs`",

@@ -94,6 +94,7 @@ class YarnLauncher(Launcher, JobManager, CheckedLauncher):
 
     options = YarnOptions
     else_ranks = ""
+    observable = False
     capabilities = Capabilities(
         start="containers of an application, with the packed environment",
         logs="live, each line with its rank; `tfcollective logs`, from YARN's logs",

@@ -55,6 +55,28 @@ def test_how_long_ranks_and_hosts_are_given(monkeypatch):
         parsed("-np", "2", "--grace", "-1")
 
 
+@pytest.mark.parametrize(
+    ("words", "web"),
+    [
+        ((), None),
+        (("--web",), "auto"),
+        (("--web", "--verbose"), "auto"),
+        (("--web", "10.0.0.7:8080"), "10.0.0.7:8080"),
+        (("--web=[::1]:80",), "[::1]:80"),
+    ],
+)
+def test_the_address_of_the_page_may_be_omitted(words, web):
+    assert parsed("-np", "2", *words)[1].web == web
+    context = run.make_context("run", ["-np", "2", *words, "train", "--web", "x"])
+    assert context.params["command"] == ("train", "--web", "x")
+
+
+@pytest.mark.parametrize("wrong", ["8080", "host", "host:0", "host:99999"])
+def test_a_page_needs_an_address(wrong):
+    with pytest.raises(ConfigError, match=r"web \(--web\): expected"):
+        JobSpec(("x",), 2, web=wrong)
+
+
 def test_a_nested_job_drops_the_outer_timeline(monkeypatch):
     monkeypatch.setenv("TFCOLLECTIVE_TIMELINE", "/t.json")
     assert parsed("-np", "2")[1].timeline == "/t.json"

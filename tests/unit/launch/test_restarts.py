@@ -1,6 +1,7 @@
 """When a job that failed is started again, and with which specification; the launcher returns scripted outcomes."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -258,3 +259,20 @@ def test_which_exceptions_come_again(tmp_path, error, permanent):
     assert (record.kind is ErrorKind.PERMANENT) is permanent
     exit_record = ExitRecord("worker:0", 0, "n", 1, 1, None, 1.0, exception=record)
     assert decode(encode(exit_record), ExitRecord, "the record") == exit_record
+
+
+def test_a_page_needs_the_coordinator_here():
+    class Elsewhere(Scripted):
+        observable = False
+
+    launcher = Elsewhere(ended())
+    with pytest.raises(UnsupportedError, match=r"web \(--web\): the coordinator of this job runs on the platform"):
+        run_job(launcher, JobSpec(("x",), 1, web="auto"))
+    assert not launcher.specs
+
+
+def test_a_page_is_announced_and_ends(capsys):
+    launcher = Scripted(ended())
+    assert exit_code(run_job(launcher, JobSpec(("x",), 1, web="auto"))) == 0
+    assert re.search(r"watch the job at http://127.0.0.1:[0-9]+/\S{32}/\n", capsys.readouterr().err)
+    assert launcher.observers == ()

@@ -8,19 +8,14 @@ scopes of that job's world, and is bounded. Values are opaque bytes.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import re
-import threading
 from collections.abc import Mapping
 
 from aiohttp import web
 
-from tfcollective._base.errors import CoordinatorError
 from tfcollective._base.log import get_logger
-from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import Endpoint
 from tfcollective._control.messages import Refusal
-from tfcollective._control.serve.connection_limiter import UnauthenticatedConnectionLimiter
+from tfcollective._control.serve.http import HttpServer
 
 _LOG = get_logger(__name__)
 _MAX_KEY_LENGTH = 256
@@ -32,7 +27,6 @@ _BODY_S = 5.0
 # Connections that ask for nothing: how long each may stay, and how many in addition to one of each rank and scope.
 _SILENCE_S = 10.0
 _MAX_UNAUTHENTICATED = 256
-_BACKLOG = 4096
 # Horovod puts a process set's scopes next to the world's.
 _PROCESS_SET = re.compile(r"_process_set_hash_\w{1,64}$")
 
@@ -95,7 +89,7 @@ class GlooStore:
         return base
 
 
-class GlooStoreServer:
+class GlooStoreServer(HttpServer):
     """Serves a store, on a thread of its own, while the context manager is open.
 
     Args:
@@ -105,67 +99,15 @@ class GlooStoreServer:
     """
 
     def __init__(self, scopes: Mapping[str, int], bind_host: str, silence: float = _SILENCE_S) -> None:
-        self._store = GlooStore(scopes)
-        self._bind_host = bind_host
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tfc-gloo-store", daemon=True)
-        self._runner: web.AppRunner | None = None
-        self._server: asyncio.Server | None = None
-        self._limiter = UnauthenticatedConnectionLimiter(silence, _MAX_UNAUTHENTICATED + sum(scopes.values()))
-        self._endpoint: Endpoint | None = None
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The address that it listens on; only while it is open."""
-        if self._endpoint is None:
-            raise CoordinatorError("the store has not been started")
-        return self._endpoint
-
-    def __enter__(self) -> GlooStoreServer:
-        self._thread.start()
-        try:
-            self._endpoint = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(TIMING.event_loop)
-        except (OSError, concurrent.futures.TimeoutError) as error:
-            self._end()
-            raise CoordinatorError(f"the store for Horovod cannot listen on {self._bind_host}: {error}") from error
-        _LOG.info("store for Horovod's ranks at %s", self._endpoint)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(TIMING.event_loop)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(TIMING.event_loop)
-        self._loop.close()
-
-    async def _listen(self) -> Endpoint:
         app = web.Application(client_max_size=_MAX_VALUE_BYTES)
         app.router.add_route("*", "/{scope}/{key}", self._serve)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
-        await self._runner.setup()
-        self._server = await self._loop.create_server(self._open, self._bind_host, 0, backlog=_BACKLOG)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return Endpoint(str(host), int(port))
-
-    def _open(self) -> asyncio.Protocol:
-        assert self._runner is not None
-        assert self._runner.server is not None
-        connection = self._runner.server()
-        self._limiter.opened(connection)
-        return connection
-
-    async def _shut_down(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        self._limiter.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        most = _MAX_UNAUTHENTICATED + sum(scopes.values())
+        super().__init__(app, "the store for Horovod", bind_host, silence=silence, most=most)
+        self._store = GlooStore(scopes)
 
     async def _serve(self, request: web.Request) -> web.Response:
         scope, key = request.match_info["scope"], request.match_info["key"]
-        self._limiter.authenticated(request.protocol)
+        self.authenticated(request)
         try:
             if request.method == "PUT":
                 self._store.put(scope, key, await asyncio.wait_for(request.read(), _BODY_S))

@@ -36,7 +36,7 @@ from tfcollective._base.settings import BATCH_NORMS, ENGINES, TRANSPORTS, Settin
 from tfcollective._base.task_specs import TaskSpec, auxiliary_tasks_of, least_trainers_of, parse_task_specs
 from tfcollective._base.tasks import EVALUATOR, TENSORBOARD, WORKER, TaskKey, trainers, workers
 from tfcollective._base.timing import TIMING
-from tfcollective._base.topology import PortRange
+from tfcollective._base.topology import Endpoint, PortRange
 from tfcollective._base.verdict import Rules
 from tfcollective._control.state.rounds import NO_LIMIT, Bounds
 from tfcollective._launch.agent.protocol import ProcessOptions
@@ -49,6 +49,7 @@ END, REPLACE = ON_ERROR = ("end", "replace")  #: see :attr:`JobSpec.on_error`
 _TENSORBOARD = (sys.executable, *program_of("tfcollective.auxiliary_tasks._tensorboard_task"))
 _LONGEST_COOLDOWN_S = 3600.0
 _MOST_MEBIBYTES = 1 << 20
+AUTO_WEB = "auto"  #: the value of :attr:`JobSpec.web` for the loopback interface and any port
 _RANKS = count(1, 1 << 14, "because the list of all ranks has to fit into one message of the coordinator")
 
 
@@ -89,6 +90,18 @@ def _unfit_specs(value: Any) -> str | None:
     return None if fits else f"expected a mapping from roles to TaskSpec, got {value!r}"
 
 
+def _unfit_web(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return f"expected HOST:PORT or {AUTO_WEB}, got {value!r}"
+    try:
+        if value != AUTO_WEB:
+            Endpoint.parse(value)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+_WEB = Kind(str, _unfit_web, "[HOST:PORT]")
 _COOLDOWN = Kind(_read_pair, _unfit_cooldown, "MIN MAX", words=2)
 _MEBIBYTES = Kind(_read_mebibytes, _unfit_mebibytes, "MB")
 _HOSTS = Kind(_read_hosts, _unfit_hosts, "HOST:N,...")
@@ -249,6 +262,14 @@ class JobSpec(ProcessOptions):
     )
     timeline: str | None = output(
         PATH, "Write a trace of all ranks' operations.", "--timeline --timeline-filename", setting=True, common=True
+    )
+    web: str | None = output(
+        _WEB,
+        "Serve a page on the job, and metrics; without an address on this machine alone.",
+        "--web",
+        default="none",
+        more="In Python, `auto` stands for no address.",
+        common=True,
     )
     engine: str = performance(
         choice(*ENGINES), "Library that moves data between ranks.", "--engine", "native", setting=True

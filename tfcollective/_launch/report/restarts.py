@@ -16,6 +16,7 @@ from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import headline
 from tfcollective._launch.report.tracking import tracking
 from tfcollective._launch.system.signals import forward_signals
+from tfcollective._launch.web.watching import watching
 
 _LONGEST_PAUSE_S = 30.0
 
@@ -45,9 +46,10 @@ def run_job(
     if spec.max_restarts and not launcher.can_restart:
         raise ConfigError("max_restarts: this launcher does not start the agents itself, so it cannot start them again")
     try:
-        with tracking(launcher, spec) as track:
+        with tracking(launcher, spec) as track, watching(launcher, spec) as show:
             outcome = _run_until_final(launcher, spec, stop_signals, pause)
             track(outcome)
+            show(outcome)
     finally:
         launcher.close()
     return outcome

@@ -1,0 +1,1 @@
+"""A job in a browser and for Prometheus: ``tfcollective run --web``."""
