@@ -225,6 +225,23 @@ def test_a_page_follows_a_job_until_it_is_stopped():
     assert (last["state"], last["headline"], last["ended"]) == ("stopped", "by SIGTERM", True)
 
 
+def test_a_running_job_gets_a_page_later(tmp_path):
+    env = {"TFCOLLECTIVE_RUNTIME_DIR": str(tmp_path / "jobs")}
+    program = JOIN + "join(); print('joined', me.job_id, flush=True); time.sleep(60)"
+    with Run(("-np", "2", *python(program)), env) as job:
+        name = job.wait_for_line("joined").split()[-1]
+        words = [sys.executable, "-m", "tfcollective", "web", name]
+        about = {"env": {**os.environ, **env}, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(words, **about) as page:
+            url = next(line for line in page.stderr if "watch the job at" in line).split()[-1]
+            with urllib.request.urlopen(f"{url}events", timeout=within(60)) as stream:
+                states = (json.loads(line[6:]) for line in stream if line.startswith(b"data: "))
+                assert next(one for one in states if one["state"] == "healthy")["job"] == name
+            job.signal(signal.SIGTERM)
+            assert "has ended, or does not answer" in page.communicate(timeout=within(90))[1]
+    assert page.returncode == 0
+
+
 def test_parallel_runs_do_not_see_each_other():
     program = python(JOIN + "c = join(); print(me.job_id); c.call(Leave(me.task))")
     with Run(("-np", "2", *program)) as first, Run(("-np", "2", *program)) as second:

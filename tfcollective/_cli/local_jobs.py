@@ -36,7 +36,7 @@ class LocalJobs(JobManager):
 
     def describe(self, job: str) -> JobDescription:
         """See :meth:`JobManager.describe`."""
-        record = self._get(job)
+        record = self.record(job)
         ((_, snapshot, unreachable),) = answers([record])
         facts = {"job": job, "launcher": f"process {record.pid}", "command": shlex.join(record.command)}
         if record.log_dir:
@@ -47,7 +47,7 @@ class LocalJobs(JobManager):
 
     def show_logs(self, job: str) -> int:
         """See :meth:`JobManager.show_logs`: one file after the other, each under its name, without empty ones."""
-        record = self._get(job)
+        record = self.record(job)
         if not record.log_dir:
             raise LaunchError(
                 f"{job}: its output is shown by its launcher (process {record.pid}) and kept nowhere: start a job with "
@@ -63,7 +63,7 @@ class LocalJobs(JobManager):
 
     def kill(self, job: str) -> None:
         """See :meth:`JobManager.kill`: as SIGTERM to its launcher does, so that its ranks have their grace."""
-        record = self._get(job)
+        record = self.record(job)
         with open_owner(self._directory, record) as owner:
             if owner is None:
                 return  # it has ended just now
@@ -73,10 +73,13 @@ class LocalJobs(JobManager):
                     f"{job}: its launcher (process {record.pid}) got SIGTERM, and has not ended within {_END_S:.0f} s"
                 )
 
-    def _get(self, job: str) -> JobRecord:
+    def record(self, job: str) -> JobRecord:
+        """The record of a running job; LaunchError when it is none."""
         record = self._found(job)
         if record is None:
-            raise LaunchError(f"{job}: it has ended just now")
+            raise LaunchError(
+                f"{job}: no job of that name runs on this machine: `tfcollective status` lists those that do"
+            )
         return record
 
     def _found(self, job: str) -> JobRecord | None:

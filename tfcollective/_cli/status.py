@@ -108,7 +108,7 @@ def _print_table(job: JobSnapshot) -> None:
 
 def elastic_lines(job: JobSnapshot) -> Iterator[str]:
     """Describes the world of an elastic job and its changes; yields nothing for other jobs."""
-    if not job.elastic:
+    if not job.rules.elastic:
         return
     waits = f"; generation {job.pending} follows when all have come" if job.pending else ""
     possible = f"{job.min_size} or more" if job.max_size is None else f"{job.min_size} to {job.max_size}"

@@ -9,6 +9,7 @@ from enum import Enum
 
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
+from tfcollective._base.verdict import Rules
 
 #: What ranks do in a new world before they go on: see :class:`tfcollective._runtime.change_times.ChangeTimes`.
 PHASES_AFTER = ("connect", "sync", "first_step")
@@ -122,7 +123,7 @@ class JobSnapshot:
         done: those of them that have completed the training of an elastic job, and have not failed since.
         trained: whether rank 0 is one of those: nothing has to be replaced.
         durations: the time (s) that the processes of the ended tasks ran.
-        elastic: whether the world may change.
+        rules: how the job handles failures.
         min_size: the fewest ranks that a world may have.
         max_size: the most; None: there is no limit.
         pending: the generation that follows when all have come; 0: none.
@@ -143,7 +144,7 @@ class JobSnapshot:
     done: frozenset[TaskKey] = frozenset()
     trained: bool = False
     durations: Mapping[str, float] = field(default_factory=dict)
-    elastic: bool = False
+    rules: Rules = Rules()  # noqa: RUF009  it is frozen
     min_size: int = 0
     max_size: int | None = None
     pending: int = 0

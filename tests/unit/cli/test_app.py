@@ -239,6 +239,14 @@ def test_status_shows_a_job_without_an_answer(tmp_path, monkeypatch, capsys):
     assert "no job of yours" in capsys.readouterr().out
 
 
+def test_a_page_is_for_a_running_job(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFCOLLECTIVE_RUNTIME_DIR", str(tmp_path / "jobs"))
+    assert main(["web", "job-9"]) != 0
+    assert "job-9: no job of that name runs on this machine" in capsys.readouterr().err
+    assert main(["web", "--listen", "8080", "job-9"]) == ExitCode.USAGE
+    assert "--listen: expected HOST:PORT, got '8080'" in capsys.readouterr().err
+
+
 @pytest.fixture
 def running_job(tmp_path, monkeypatch):
     """A process that owns the record of ``job-1``, whose coordinator does not answer; it ends by SIGTERM."""

@@ -13,6 +13,7 @@ from tfcollective._base.clock import SYSTEM_CLOCK
 from tfcollective._base.codec import decode, encode
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey, workers
+from tfcollective._base.verdict import Rules
 from tfcollective._cli.status import elastic_lines
 from tfcollective._control.messages import (
     Exited,
@@ -151,4 +152,4 @@ def test_status_tells_how_the_world_has_changed() -> None:
     assert lines[2:] == ["  worker:2 is to leave: SIGTERM", "  worker:3 is to leave: SIGTERM"]
     assert next(elastic_lines(replace(first, members=first.members[:1]))).startswith("1 rank, 1 to 5 are possible")
     assert next(elastic_lines(replace(first, max_size=None))).startswith("3 ranks, 1 or more are possible")
-    assert not list(elastic_lines(replace(first, elastic=False)))
+    assert not list(elastic_lines(replace(first, rules=Rules())))

@@ -25,8 +25,8 @@ def running(*infos, at=100.0, **known):
     )
 
 
-def history(*jobs, elastic=False):
-    seen = JobHistory(workers(2), Rules(elastic))
+def history(*jobs):
+    seen = JobHistory()
     for job in jobs:
         seen.take(job)
     return seen
@@ -76,10 +76,10 @@ def test_the_first_cause_stands_above_all():
 
 def test_an_elastic_job_outlasts_a_loss():
     killed = ExitRecord("worker:1", 1, "n", 8, None, 9, 3.0)
-    job = running({}, {}, elastic=True)
+    job = running({}, {}, rules=Rules(elastic=True))
     change = WorldChange(2, 1, (TaskKey("worker", 1),), (), 0.5, "worker:1 was killed by SIGKILL", 99.0)
     tasks = (job.tasks[0], replace(job.tasks[1], state=TaskState.FAILED, exit=killed))
-    seen = history(replace(job, tasks=tasks, members=workers(1), changes=(change,)), elastic=True)
+    seen = history(replace(job, tasks=tasks, members=workers(1), changes=(change,)))
     document = seen.document()
     assert document["state"] == "healthy"
     assert document["error"] == ["rank 1 (worker:1, pid 8) was killed by SIGKILL"]

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from tfcollective._base.tasks import TaskKey, workers
-from tfcollective._base.verdict import Rules
 from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView, WorldChange
 from tfcollective._launch.web.history import JobHistory
 from tfcollective._launch.web.metrics import metrics_text
@@ -23,7 +22,7 @@ def samples(*jobs):
     """The values by name and labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    history = JobHistory(workers(2), Rules())
+    history = JobHistory()
     for job in jobs:
         history.take(job)
     families = text_string_to_metric_families(metrics_text(history).decode())

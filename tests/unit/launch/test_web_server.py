@@ -11,7 +11,6 @@ from time_limits import within
 
 from tfcollective._base.tasks import workers
 from tfcollective._base.topology import Endpoint
-from tfcollective._base.verdict import Rules
 from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.web.server import WatchServer
@@ -28,7 +27,7 @@ JOB = JobSnapshot(
 
 @pytest.fixture
 def server(tmp_path):
-    with WatchServer(Endpoint("127.0.0.1", 0), workers(2), Rules(), str(tmp_path), TOKEN) as serving:
+    with WatchServer(Endpoint("127.0.0.1", 0), str(tmp_path), TOKEN) as serving:
         yield serving
 
 
@@ -112,7 +111,7 @@ def test_pages_are_limited(server):
 def test_the_end_waits_for_no_reader(tmp_path):
     """One connection reads nothing."""
     before = set(threading.enumerate())
-    with WatchServer(Endpoint("127.0.0.1", 0), workers(2), Rules(), None, TOKEN) as server:
+    with WatchServer(Endpoint("127.0.0.1", 0), None, TOKEN) as server:
         idle = asked(server, f"/{TOKEN}/events")
         idle.__enter__()
         for _ in range(1000):

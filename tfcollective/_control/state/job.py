@@ -119,7 +119,7 @@ class Job:
             done=membership.done,
             trained=membership.trained,
             durations=dict(self.durations),
-            elastic=bounds.replaces,
+            rules=bounds.rules,
             min_size=bounds.smallest,
             max_size=bounds.largest if bounds.largest < NO_LIMIT else None,
             pending=membership.pending,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfcollective._base.exit_codes import signal_name
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
-from tfcollective._base.verdict import Decision, Rules, first_cause
+from tfcollective._base.verdict import Decision, first_cause
 from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView
 from tfcollective._launch.launcher import JobOutcome
 from tfcollective._launch.report.report import describe_change, describe_end, exit_code, headline
@@ -32,10 +32,6 @@ class Point:
 class JobHistory:
     """Follows one job through its starts. Not thread-safe.
 
-    Args:
-        first: the tasks of the first world.
-        rules: how the job handles failures.
-
     Attributes:
         job: its newest snapshot; None before the first.
         outcome: how it ended; None as long as it runs.
@@ -43,9 +39,7 @@ class JobHistory:
         points: the figures of training over time; when there are too many, every second one is left out.
     """
 
-    def __init__(self, first: Sequence[TaskKey], rules: Rules) -> None:
-        self._first = first
-        self._rules = rules
+    def __init__(self) -> None:
         self._moved: dict[TaskKey, tuple[object, float]] = {}  # its step and operations, and since when they are these
         self._restarted: list[tuple[float, str]] = []
         self.job: JobSnapshot | None = None
@@ -108,7 +102,7 @@ class JobHistory:
             return ("failed", headline(outcome)) if exit_code(outcome) else ("complete", "the job is complete")
         if job is None:
             return "waiting", "for the processes of the job to start"
-        if self._judged(job) in (Decision.FAIL, Decision.RESTART):
+        if judge(job, [one.task for one in job.tasks], job.rules).decision in (Decision.FAIL, Decision.RESTART):
             return "failed", self._headline(job)
         if job.generation == 0:
             missing = [str(one.task) for one in job.tasks if one.state in (TaskState.EXPECTED, TaskState.STARTED)]
@@ -116,9 +110,6 @@ class JobHistory:
         if job.pending:
             return "waiting", f"for generation {job.pending} of the world to form"
         return "healthy", self._progress()
-
-    def _judged(self, job: JobSnapshot) -> Decision:
-        return judge(job, self._first, self._rules).decision
 
     def _headline(self, job: JobSnapshot) -> str:
         """Why this start of the job has failed, as far as it is known."""

@@ -19,9 +19,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import Endpoint
-from tfcollective._base.verdict import Rules
 from tfcollective._control.serve.http import HttpServer
 from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.launcher import JobOutcome
@@ -52,15 +50,11 @@ class WatchServer(HttpServer):
 
     Args:
         at: where to listen; port 0: any free one.
-        first: the tasks of the first world.
-        rules: how the job handles failures.
         log_dir: where the output of the ranks is kept, or None.
         token: who knows it may read; None: a new one.
     """
 
-    def __init__(
-        self, at: Endpoint, first: Sequence[TaskKey], rules: Rules, log_dir: str | None, token: str | None = None
-    ) -> None:
+    def __init__(self, at: Endpoint, log_dir: str | None, token: str | None = None) -> None:
         app = web.Application(middlewares=[self._guard])
         app.router.add_get("/{token}/", self._page)
         app.router.add_get("/{token}/events", self._events)
@@ -74,7 +68,7 @@ class WatchServer(HttpServer):
             most=_MAX_UNAUTHENTICATED,
             lingering=_LAST_STATE_S,
         )
-        self._history = JobHistory(first, rules)
+        self._history = JobHistory()
         self._log_dir = None if log_dir is None else Path(log_dir)
         self._token = token or secrets.token_urlsafe(24)
         self._hosts = {"localhost", at.host, socket.gethostname(), socket.getfqdn()}

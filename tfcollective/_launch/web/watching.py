@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from tfcollective._base.clock import every
 from tfcollective._base.errors import UnsupportedError
@@ -11,6 +12,9 @@ from tfcollective._base.log import say
 from tfcollective._base.topology import Endpoint
 from tfcollective._launch.launcher import JobOutcome, Launcher
 from tfcollective._launch.plan.spec import AUTO_WEB, JobSpec
+
+if TYPE_CHECKING:
+    from tfcollective._launch.web.server import WatchServer
 
 _LOOPBACK = "127.0.0.1"
 _EACH_S = 1.0
@@ -28,13 +32,17 @@ def watching(launcher: Launcher, spec: JobSpec) -> Iterator[Callable[[JobOutcome
         raise UnsupportedError(
             "web (--web): the coordinator of this job runs on the platform, not here: `tfcollective status JOB` asks it"
         )
+    with serving(spec.web, spec.log_dir) as server, launcher.observed_by(server.take):
+        yield server.end
+
+
+@contextlib.contextmanager
+def serving(address: str, log_dir: str | None) -> Iterator[WatchServer]:
+    """Serves a page at an address, or at :data:`AUTO_WEB`, while the context is open, and says where. Raises
+    CoordinatorError when it cannot listen."""
     from tfcollective._launch.web.server import WatchServer  # not sooner: aiohttp takes a moment
 
-    at = Endpoint(_LOOPBACK, 0) if spec.web == AUTO_WEB else Endpoint.parse(spec.web)
-    with (
-        WatchServer(at, spec.world, spec.rules, spec.log_dir) as server,
-        launcher.observed_by(server.take),
-        every(_EACH_S, server.read_log, "tfc-log-tail"),
-    ):
+    at = Endpoint(_LOOPBACK, 0) if address == AUTO_WEB else Endpoint.parse(address)
+    with WatchServer(at, log_dir) as server, every(_EACH_S, server.read_log, "tfc-log-tail"):
         say(f"watch the job at {server.url}")
-        yield server.end
+        yield server
