@@ -349,6 +349,60 @@ def loss_scaling() -> Numbers:
     return fit(dense(optimizer=scaler))
 
 
+class Scaled(keras.Model):
+    """Scales the loss by itself."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        optimizer, variables = self.optimizer, self.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.cast(self(x, training=True), tf.float32) - y) ** 2)
+            scaled = optimizer.scale_loss(loss) if KERAS_3 else optimizer.get_scaled_loss(loss)
+        gradients = tape.gradient(scaled, variables)
+        gradients = gradients if KERAS_3 else optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss}
+
+
+class Scales(keras.callbacks.Callback):
+    """Notes the loss scale after each step: it shows which ones were skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales: list[float] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        optimizer = self.model.optimizer
+        self.scales.append(float(optimizer.dynamic_scale if KERAS_3 else optimizer.loss_scale))
+
+
+def in_half(kind: Any, rows: int, *hidden: Any, **options: Any) -> Numbers:
+    inputs = keras.Input((6,))
+    values = layers.Dense(32, "relu")(inputs)
+    for layer in (*hidden, layers.Dense(32, "relu"), layers.Dense(1, dtype="float32")):
+        values = layer(values)
+    model, scales = kind(inputs, values), Scales()
+    model.compile(keras.optimizers.Adam(0.01, **options), "mse")
+    factor = 30 if KERAS_3 else 1  # with Keras 2, sums over rows overflow on fewer steps
+    found = fit(model, X[:rows], factor * Y[:rows], shuffle=False, callbacks=[scales])
+    return {"scales": scales.scales, "history": found["history"]["loss"], "weights": found["weights"]}
+
+
+@program
+def mixed_precision() -> Numbers:
+    accumulated = {"gradient_accumulation_steps": 2} if KERAS_3 else {}
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        found = {
+            "plain": in_half(keras.Model, 53),
+            "no rows": in_half(keras.Model, 25, **accumulated),
+            "own": in_half(Scaled, 25, layers.BatchNormalization()),
+        }
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    return tf.nest.map_structure(np.float16, found)
+
+
 class OwnStep(keras.Model):
     """Counts a loss in a Mean, as Keras's guides do."""
 
@@ -406,7 +460,7 @@ def a_training_step_of_a_guide() -> Numbers:
     inputs = keras.Input((6,))
     model = GuidesStep(inputs, layers.Dense(1)(inputs))
     model.compile("sgd", "mse", metrics=["mae"])
-    single = model.train_on_batch(X, Y)
+    single = [model.train_on_batch(X, Y), model.train_on_batch(X, Y, return_dict=True)]
     return {"single": single, **fit(model, X[:25], Y[:25])}
 
 
@@ -471,6 +525,28 @@ class Counting(layers.Layer):
 @program
 def metrics_in_a_layer_of_no_rows() -> Numbers:
     return fit(dense(Counting(), layers.Dense(1)), X[:26], Y[:26])
+
+
+class Judging(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        kinds = keras.metrics
+        judging = [kinds.AUC(), kinds.Precision(), kinds.BinaryAccuracy(), kinds.FalsePositives()]
+        self.judging = [*judging, kinds.MeanIoU(2), kinds.RootMeanSquaredError(), kinds.SpecificityAtSensitivity(0.5)]
+        self.sum = kinds.Sum(name="sum")
+
+    def call(self, inputs: Any) -> Any:
+        values = tf.clip_by_value(inputs, 0.0, 1.0)
+        labels = tf.round(tf.abs(tf.sin(9 * values)))
+        for metric in self.judging:
+            metric.update_state(labels, tf.round(values) if isinstance(metric, keras.metrics.MeanIoU) else values)
+        self.sum.update_state(inputs)
+        return inputs
+
+
+@program
+def more_metrics_in_a_layer_of_no_rows() -> Numbers:
+    return fit(dense(Judging(), layers.Dense(1)), X[:25], Y[:25], validation_data=(X, Y))
 
 
 class Words(keras.Model):
@@ -589,7 +665,21 @@ def a_training_step_of_the_object() -> Numbers:
     model.train_step = lambda data: step((data[0], 2 * data[1]))
     first = fit(model)
     model.compile("sgd", "mse")
-    return {"first": first, **fit(model)}
+    return {"first": first, **fit(model), "raw": raw_numbers_of_an_object()}
+
+
+def raw_numbers_of_an_object() -> Numbers:
+    model = dense()
+
+    def step(data: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(data[0], training=True) - data[1]) ** 2)
+        weights = model.trainable_variables
+        model.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"raw": loss}
+
+    model.train_step = step
+    return fit(model, X[:25], Y[:25])
 
 
 @program
@@ -850,7 +940,8 @@ def differences(mine: Any, theirs: Any, place: str = "") -> list[str]:
         found = [] if len(mine) == len(theirs) else [f"{place}: {len(mine)} and {len(theirs)}"]
         return found or [line for n, one in enumerate(theirs) for line in differences(mine[n], one, f"{place}/{n}")]
     left, right = np.asarray(mine, np.float64), np.asarray(theirs, np.float64)
-    if left.shape != right.shape or not np.allclose(left, right, rtol=2e-4, atol=2e-6, equal_nan=True):
+    near = (4e-3, 2e-3) if np.asarray(theirs).dtype == np.float16 else (2e-4, 2e-6)
+    if left.shape != right.shape or not np.allclose(left, right, *near, equal_nan=True):
         worst = float(np.max(np.abs(left - right))) if left.shape == right.shape else f"{left.shape}, {right.shape}"
         return [f"{place}: differs by {worst}"]
     return []

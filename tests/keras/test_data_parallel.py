@@ -28,7 +28,8 @@ CUT = (
     "batch_normalization_in_a_step_of_its_own"
 )
 NO_ROWS = (
-    "one_number_of_a_class metrics_in_a_layer_of_no_rows vocabularies_of_layers_in_a_step sparse_rows_beside_dense_ones"
+    "one_number_of_a_class metrics_in_a_layer_of_no_rows more_metrics_in_a_layer_of_no_rows mixed_precision "
+    "vocabularies_of_layers_in_a_step sparse_rows_beside_dense_ones a_training_step_of_the_object"
 )
 SCRIPT = """
 import os

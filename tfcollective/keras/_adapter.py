@@ -242,6 +242,8 @@ def _check_finite(original: Callable[..., Any], scaler: Any, grads: Any) -> Any:
         return finite
     asked: set[int] = set()
     for state in distributed_states(scaler).values():
+        if state.is_reduced:  # these are the gradients of all ranks
+            continue
         process_set = state.options.process_set
         members = runtime.members(process_set, outside=True)
         if members.included and members.process_set_id not in asked:

@@ -105,6 +105,8 @@ def weigh_by_loss(model: Any) -> None:
 
 
 def _check(place: str, optimizer: Any, state: OptimizerState) -> None:
+    if state.divided:
+        raise UnsupportedError("GlobalMeanLoss: DataParallel counts masks and weights by itself: leave it out")
     if state.options.op != Average:
         raise UnsupportedError(f"{place}: with GlobalMeanLoss gradients are averaged: use op=Average")
     if state.passes.count > 1 or getattr(optimizer, "gradient_accumulation_steps", None):

@@ -68,7 +68,7 @@ class _Keras2Base(DistributedMixin):
             raise UnsupportedError(_SKIPPED)
         if self._tfcollective_reduces_first and not state.is_reduced and pairs:
             gradients, variables = zip(*pairs, strict=True)
-            reduced = state.reduce_first(self, weigh(gradients), variables, [False] * len(pairs))
+            reduced = state.reduce_first(self, weigh(gradients, self), variables, [False] * len(pairs))
             pairs = list(zip(reduced, variables, strict=True))
         result = base.apply_gradients(pairs, *args, **kwargs)
         if pairs and not state.is_reduced and state.communicates:
@@ -96,7 +96,7 @@ class _Keras2Base(DistributedMixin):
         if state.communicates and state.options.replica_check.effective_action == "resync":
             self._tfcollective_build(list(variables))  # a resync assigns to the optimizer's variables, too
         state.begin(self, variables, gradients)
-        reduced = list(zip(state.reduce(weigh(gradients)), variables, strict=True))
+        reduced = list(zip(state.reduce(weigh(gradients, self)), variables, strict=True))
         state.is_aggregated = not state.is_updating
         return reduced
 

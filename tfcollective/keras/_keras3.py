@@ -71,7 +71,7 @@ class Keras3Mixin(DistributedMixin):
             pairs = list(grads_and_vars)
             if self._tfcollective_reduces_first and pairs:
                 gradients, variables = zip(*pairs, strict=True)
-                pairs = list(zip(self._reduced_first(gradients, variables), variables, strict=True))
+                pairs = list(zip(self.reduced_first(gradients, variables), variables, strict=True))
             return base.apply_gradients(pairs, *args, **kwargs)
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
@@ -83,13 +83,14 @@ class Keras3Mixin(DistributedMixin):
                 trainable_variables = list(trainable_variables)
             if self._tfcollective_reduces_first and grads:
                 variables = this._trainable_variables if trainable_variables is None else trainable_variables
-                grads = self._reduced_first(grads, variables)
+                grads = self.reduced_first(grads, variables)
             elif not self._tfcollective.is_reduced:
-                grads = weigh(grads)
+                grads = weigh(grads, self)
             return base.apply(grads, trainable_variables)
 
-    def _reduced_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        weighed = gradients if self._tfcollective.is_reduced else weigh(gradients)
+    def reduced_first(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """The gradients of all ranks, for what changes or judges them before the update."""
+        weighed = gradients if self._tfcollective.is_reduced else weigh(gradients, self)
         return self._tfcollective.reduce_first(self, weighed, variables, [_is_overwritten(v) for v in variables])
 
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:

@@ -20,8 +20,10 @@ from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
 from tfcollective._runtime import ProcessSet
 from tfcollective._runtime.communicator import Sum
+from tfcollective.keras._mixin import is_of_keras
 from tfcollective.tensorflow._names import without_numbers
 
+_ASSIGNS = ("assign", "assign_add", "assign_sub")
 _VALIDATION = "val_"
 # Keras's classes whose update_state() adds to their variables, and does nothing else with them. A subclass with an
 # update_state() of its own is not one of them.
@@ -54,6 +56,19 @@ def is_additive(metric: Any) -> bool:
     """True if the variables of a metric are known to be sums over samples."""
     owner = next((kind for kind in type(metric).__mro__ if "update_state" in vars(kind)), object)
     return owner.__module__.partition(".")[0] in ("keras", "tf_keras") and owner.__name__ in ADDITIVE
+
+
+def assigns_in_result(metric: Any) -> bool:
+    """True if a class of the user's own assigns variables in ``result``, which depend on when that is called."""
+    codes = [vars(kind)["result"] for kind in type(metric).__mro__ if not is_of_keras(kind) and "result" in vars(kind)]
+    return any(name in _ASSIGNS for one in codes for name in _names(getattr(inspect.unwrap(one), "__code__", None)))
+
+
+def _names(code: Any) -> Iterator[str]:
+    """The names of all attributes that a function's code has, and that of functions within."""
+    yield from getattr(code, "co_names", ())
+    for constant in getattr(code, "co_consts", ()):
+        yield from _names(constant) if hasattr(constant, "co_names") else ()
 
 
 def merges(metric: Any) -> bool:

@@ -174,7 +174,7 @@ def _moments_of_all(
     weights = tf.ones_like(values) if mask is None else _weights_of(mask, values)
     count = tf.reduce_sum(weights, axes)
     step = current_step()
-    if step is not None and not step.is_even:
+    if step is not None and not step.has_some:
         count = tf.where(step.rows > 0, count, tf.zeros_like(count))
     mean = tf.math.divide_no_nan(tf.reduce_sum(weights * values, axes), count)
     centred = values - _expanded(mean, axes)
@@ -207,16 +207,19 @@ def _of_all_ranks(statistics: Any, process_set: ProcessSet | None) -> Any:
     Where a rank's gradients get its share later, those that it gives to others get it here, and others' no second one.
     """
     members, step = runtime.members(process_set), current_step()
-    share = tf.constant(1.0, tf.float64) if step is None or step.scales_loss else step.fraction * step.size
-    mine = _with_gradient_times(statistics, tf.math.reciprocal_no_nan(share))[tf.newaxis]
+
+    def share() -> Any:  # asked for when gradients are taken, as then the loss has its share, or not
+        return tf.constant(1.0, tf.float64) if step is None or step.scaled else step.share
+
+    mine = _with_gradient_times(statistics, lambda: tf.math.reciprocal_no_nan(share()))[tf.newaxis]
     gathered = allgather(mine, process_set=process_set)
     gathered = tf.ensure_shape(gathered, [None if members.elastic else members.size, *statistics.shape])
-    return _with_gradient_times(gathered, tf.cast(size_in_graph(members), tf.float64) * share)
+    return _with_gradient_times(gathered, lambda: tf.cast(size_in_graph(members), tf.float64) * share())
 
 
-def _with_gradient_times(tensor: Any, factor: Any) -> Any:
+def _with_gradient_times(tensor: Any, factor: Callable[[], Any]) -> Any:
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def same(value: Any) -> Any:
-        return tf.identity(value), lambda gradient: gradient * tf.cast(factor, gradient.dtype)
+        return tf.identity(value), lambda gradient: gradient * tf.cast(factor(), gradient.dtype)
 
     return same(tensor)

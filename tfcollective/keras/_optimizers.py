@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tfcollective.keras._state import OptimizerState, state_of
 
+INSTEAD_OF = "_tfcollective_instead_of"  # of a training step of ours: the object's own, or None
 # What Keras keeps of the arguments of compile, to save them.
 _ARGUMENTS = ("_compile_config",)
 
@@ -60,10 +61,12 @@ def is_optimizer(thing: Any) -> bool:
 
 
 def train_step_is_own(model: Any) -> bool:
-    """True if the model's class has a training step of its own, which may use a ``DistributedGradientTape``."""
-    return any(
-        getattr(type(model), name, None) is not getattr(tf.keras.Model, name, None)
-        for name in ("train_step", "make_train_function")
+    """True if the model has a training step of its own, which may use a ``DistributedGradientTape``: that of its class,
+    or one that the script has given to the object."""
+    names = ("train_step", "make_train_function")
+    given = [getattr(model, "__dict__", {}).get(name) for name in names]
+    return any(getattr(one, INSTEAD_OF, one) is not None for one in given) or any(
+        getattr(type(model), name, None) is not getattr(tf.keras.Model, name, None) for name in names
     )
 
 

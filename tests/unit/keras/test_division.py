@@ -17,7 +17,7 @@ from tfcollective.keras._metric_sums import merge
 from tfcollective.keras._parallel.division import Division, rows_of
 from tfcollective.keras._parallel.results import prepare_metrics
 from tfcollective.keras._parallel.rows import Part
-from tfcollective.keras._parallel.step import Step, divided_step, weigh
+from tfcollective.keras._parallel.step import Step, divided_step, rounded, weigh, weigh_loss
 
 pytestmark = pytest.mark.tensorflow
 KERAS_2 = not hasattr(tf.keras, "distribution")
@@ -134,23 +134,38 @@ def test_parts_of_other_lengths_are_an_error() -> None:
 
 def test_gradients_count_by_rows() -> None:
     def weighed(_batch: Any) -> Any:
-        return weigh([tf.constant(1.0), None])
+        return weigh([tf.constant(1.0), None], "optimizer")
 
-    step = divided_step(weighed, Division(0, 3), tf.Variable(0.0), scales_loss=False)
-    assert float(step(tf.constant(ROWS))[0]) == pytest.approx(4 / 10 * 3)
-    assert weigh([1.0]) == [1.0]  # outside of a step
+    step = divided_step(weighed, Division(0, 3), tf.Variable(0.0), of_keras=False)
+    assert float(step(tf.constant(ROWS))[0]) == pytest.approx(4 / 10)
+    assert weigh([1.0], "optimizer") == [1.0]  # outside of a step
+
+
+def test_a_loss_that_counts_by_rows() -> None:
+    one, other = object(), object()
+
+    def weighed(_batch: Any) -> Any:
+        loss = weigh_loss(tf.constant(1.0), [one])
+        return loss, weigh([loss], one)[0], weigh([loss], other)[0], weigh([loss], one)[0]
+
+    step = divided_step(weighed, Division(0, 3), None, of_keras=True)
+    assert [float(value) for value in step(tf.constant(ROWS))] == pytest.approx([0.4, 0.4, 0.16, 0.16])
 
 
 def test_nothing_computed_of_no_rows_counts() -> None:
-    step = Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), 3, scales_loss=True)
+    step = Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64))
     assert float(step.shared(tf.constant(np.nan))) == 0.0
     assert float(step.summed(tf.constant(0.0))) == 0.0
-    assert not step.is_even
+    assert not step.has_some
 
 
-def test_even_parts_cost_no_operation() -> None:
-    value = tf.constant(2.0)
-    assert Step(tf.constant(4, tf.int64), tf.constant(8, tf.int64), 2, scales_loss=True).shared(value) is value
+def test_a_sum_too_large_for_half_precision() -> None:
+    @tf.function
+    def summed(half: Any) -> Any:
+        mine = tf.cast(half, tf.float32)
+        return rounded([2 * mine, 2 * mine, None], [mine, tf.identity(mine), None])[:2]
+
+    assert [float(one) for one in summed(tf.constant(4e4, tf.float16))] == [np.inf, 8e4]
 
 
 class Most(tf.keras.metrics.Metric):

@@ -8,6 +8,7 @@ tf = pytest.importorskip("tensorflow")
 
 from fake_world import fake_world
 
+import tfcollective.keras  # noqa: F401  # changes Keras
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._copies import replace_method
 from tfcollective.keras._parallel import mode
@@ -18,6 +19,21 @@ pytestmark = pytest.mark.tensorflow
 class Trainer:
     def fit(self) -> int:
         return 1
+
+
+def test_a_lacking_attribute_is_named() -> None:
+    class Iterator(Trainer):
+        def __init__(self) -> None:
+            self._dataset = 1
+
+    mode.check_attributes(Iterator, "fit", "_dataset")
+    with pytest.raises(AttributeError, match="Iterator has no _steps"):
+        mode.check_attributes(Iterator, "_dataset", "_steps")
+
+
+def test_nothing_lacks_in_this_keras() -> None:
+    with fake_world(), mode.divided():
+        assert mode.active() is not None
 
 
 def test_a_lacking_method_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

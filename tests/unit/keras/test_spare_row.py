@@ -29,7 +29,7 @@ class Recorded:
 
 def empty_step(*spare: Any) -> Step:
     """Of a batch without parts that layers get as they are."""
-    return Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), 3, True, 0, tuple((None, one) for one in spare))
+    return Step(tf.constant(0, tf.int64), tf.constant(2, tf.int64), True, 0, tuple((None, one) for one in spare))
 
 
 def test_each_argument_gets_the_row_of_its_type() -> None:
@@ -115,7 +115,7 @@ class Regularized:
 @pytest.mark.skipif(not hasattr(keras, "distribution"), reason="Keras 2 divides by the rows")
 def test_sums_over_rows_become_means_over_ranks() -> None:
     layer, x = Regularized(), tf.constant([[1.0], [2.0]])
-    step = Step(tf.constant(2, tf.int64), tf.constant(5, tf.int64), 2, True)
+    step = Step(tf.constant(2, tf.int64), tf.constant(5, tf.int64), True)
     with within(step):
         assert float(call_summing(type(layer).__call__, layer, x)) == pytest.approx(3.0 * 5 / 2)
     assert float(call_summing(type(layer).__call__, layer, x)) == 3.0

@@ -80,6 +80,38 @@ def test_updates_are_made_in_order(eagerly: bool) -> None:
     assert again == pytest.approx(alone)
 
 
+def test_an_evaluation_leaves_the_model_as_it_was() -> None:
+    model = model_with(Running(), jit_compile=True)
+    for _ in range(2):
+        evaluated(model)
+        assert "test_step" not in vars(model)
+        assert model.jit_compile
+        function = model.test_function
+    evaluated(model)
+    assert model.test_function is function
+
+
+class Best(tf.keras.metrics.MeanAbsoluteError):
+    def __init__(self) -> None:
+        super().__init__(name="best")
+        self.best = self.add_weight(name="best", initializer="zeros")
+
+    def result(self) -> Any:
+        self.best.assign(tf.maximum(self.best, super().result()))
+        return tf.identity(self.best)
+
+
+class Doubled(tf.keras.metrics.MeanAbsoluteError):
+    def result(self) -> Any:
+        return 2 * super().result()
+
+
+def test_a_result_that_assigns_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"metric best: Best.result assigns variables"):
+        evaluated(model_with(Best()))
+    tfc.evaluate(model_with(Doubled()), ROWS, ROWS, batch_size=2, verbose=0)
+
+
 def test_a_metric_that_merges_is_not_repeated() -> None:
     assert evaluated(model_with(Merging())) == pytest.approx(expected(ROWS[:2], ROWS[4:6]))
 

@@ -1,7 +1,7 @@
 """Keras 2's trainer, losses and metrics, for what is built within a divided run or step.
 
-Its losses divide by the number of rows, masks apart, so shares of rows are exact with sample weights. It has no place
-where the loss could get a rank's share: its gradients get it, in the optimizer.
+Its losses divide by the number of rows, masks apart, so shares of rows are exact with sample weights. Only where it
+scales the loss, in float16, the loss can get a rank's share: elsewhere gradients get it, in the optimizer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfcollective._base.errors import UnsupportedError
+from tfcollective.keras._optimizers import innermost
+from tfcollective.keras._parallel.mode import check_attributes
 from tfcollective.keras._parallel.randomness import set_apart
 from tfcollective.keras._parallel.run import is_of_training, result_of_run, run
 from tfcollective.keras._parallel.spare_row import call_layer
@@ -20,12 +22,19 @@ from tfcollective.keras._parallel.step import (
     compute_loss,
     current_step,
     note_values,
+    replace_updates,
     sum_of_all,
+    update_counted,
     update_mean,
-    update_with_function,
+    weigh_loss,
 )
 from tfcollective.keras._row_sample import watched
 from tfcollective.tensorflow._objects import broadcast_object
+
+_OF_MODELS = (
+    *("_jit_compile", "compiled_loss", "compiled_metrics", "stop_training"),
+    *("predict_function", "test_function", "train_function"),
+)
 
 
 class NoBatchesError(Exception):
@@ -42,14 +51,21 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     handler: Any = sys.modules[keras.Model.__module__].data_adapter.DataHandler  # type: ignore[attr-defined]
     losses: Any = sys.modules[keras.losses.Loss.__module__].losses_utils  # type: ignore[attr-defined]
     generator: Any = sys.modules[keras.layers.Layer.__module__].backend.RandomGenerator  # type: ignore[attr-defined]
+    scalers: Any = sys.modules[keras.mixed_precision.LossScaleOptimizer.__module__]  # type: ignore[attr-defined]
+    check_attributes(handler, "_adapter", "_current_step", "_dataset", "_infer_steps", "_inferred_steps", "_model")
+    check_attributes(generator, "_built", "_generator")
+    check_attributes(keras.Model, *_OF_MODELS)
+    check_attributes(keras.metrics.MeanMetricWrapper, "_fn", "_fn_kwargs")
     losses.compute_weighted_loss = _reducing(losses.compute_weighted_loss)
     losses.apply_valid_mask = _masking(losses.apply_valid_mask, losses.apply_mask)
     replace_method(keras.layers.Layer, "__call__", call_layer)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", _update_state)
-    replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)
+    replace_updates(keras, replace_method)
     replace_method(handler, "__init__", _make_handler)
     replace_method(handler, "enumerate_epochs", _enumerate_epochs)
+    for kind in (scalers.LossScaleOptimizer, scalers.LossScaleOptimizerV3):
+        replace_method(kind, "get_scaled_loss", _scale_loss)
     replace_method(generator, "_maybe_init", _init_generator)
     replace_method(keras.Model, "_validate_and_get_metrics_result", _result)
     replace_method(keras.Model, "_maybe_load_initial_counters_from_ckpt", _counters)
@@ -107,6 +123,11 @@ def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
     return original(model, logs) if run.division is None or not isinstance(logs, dict) else result_of_run(model, logs)
 
 
+def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+    scaled, parts = original(optimizer, loss), innermost(optimizer).values()
+    return (lambda: weigh_loss(scaled(), parts)) if callable(scaled) else weigh_loss(scaled, parts)
+
+
 def _init_generator(original: Callable[..., Any], generator: Any) -> None:
     """A layer that is built in a step gets its generator there: each rank's own."""
     is_new = not generator._built
@@ -124,7 +145,7 @@ def _counters(original: Callable[..., Any], model: Any, *args: Any, **kwargs: An
 
 def _update_state(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
     if not isinstance(metric, tf.keras.metrics.Mean):  # it shares the method with Sum
-        return original(metric, values, sample_weight=sample_weight)
+        return update_counted(original, metric, values, sample_weight=sample_weight)
     return update_mean(original, metric, values, sample_weight)
 
 

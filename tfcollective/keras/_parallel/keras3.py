@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._runtime.communicator import Min
+from tfcollective.keras._optimizers import innermost
 from tfcollective.keras._parallel.callbacks import wait_for_last_batch
 from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.mode import check_attributes
 from tfcollective.keras._parallel.run import begin_at, is_of_training, result_of_run, run
 from tfcollective.keras._parallel.spare_row import call_layer
 from tfcollective.keras._parallel.step import (
@@ -19,15 +21,26 @@ from tfcollective.keras._parallel.step import (
     compute_loss,
     current_step,
     note_values,
+    replace_updates,
+    rounded,
     sum_of_all,
     update_mean,
-    update_with_function,
+    weigh_loss,
     within,
 )
 from tfcollective.keras._row_sample import watched
+from tfcollective.keras._state import state_of
 from tfcollective.tensorflow._reductions import unnoted
 
 OLDEST = (3, 12)  # 3.10 has other iterators
+_OF_ITERATORS = (
+    *("_current_iterator", "_distributed_dataset", "_enumerate_iterator", "_num_batches", "_steps_seen"),
+    *("data_adapter", "steps_per_epoch", "steps_per_execution"),
+)
+_OF_MODELS = (
+    *("_compile_metrics", "_flatten_metrics_in_order", "_jit_compile", "stop_evaluating", "stop_training"),
+    *("predict_function", "test_function", "train_function"),
+)
 
 
 def install(keras: Any, replace_method: Callable[..., bool]) -> None:
@@ -39,19 +52,27 @@ def install(keras: Any, replace_method: Callable[..., bool]) -> None:
     """
     from keras.src.backend.tensorflow.trainer import TFEpochIterator  # noqa: TID251  # install() is for Keras 3
     from keras.src.losses import loss as losses  # noqa: TID251
+    from keras.src.trainers.compile_utils import CompileMetrics  # noqa: TID251
 
     version = tuple(map(int, keras.__version__.split(".")[:2]))
     if version < OLDEST:
         raise ImportError(f"it is older than {OLDEST[0]}.{OLDEST[1]}")
+    check_attributes(TFEpochIterator, *_OF_ITERATORS)
+    check_attributes(keras.Model, *_OF_MODELS)
+    check_attributes(CompileMetrics, "_user_metrics", "_user_weighted_metrics")
+    check_attributes(keras.metrics.MeanMetricWrapper, "_fn", "_fn_kwargs")
+    check_attributes(keras.distribution.DataParallel, "_auto_shard_dataset", "_is_multi_process")
+    check_attributes(keras.layers.Layer, "_seed_generators")
     losses.reduce_weighted_values = _wrapped(losses)
     replace_method(keras.layers.Layer, "__call__", call_layer)
     if version < (3, 14):
         replace_method(keras.layers.Layer, "__call__", call_summing)
     replace_method(keras.losses.Loss, "__call__", compute_loss)
     replace_method(keras.metrics.Mean, "update_state", update_mean)
-    replace_method(keras.metrics.MeanMetricWrapper, "update_state", update_with_function)
+    replace_updates(keras, replace_method)
     replace_method(keras.optimizers.Optimizer, "scale_loss", _scale_loss)
     replace_method(keras.optimizers.LossScaleOptimizer, "scale_loss", _scale_loss)
+    replace_method(keras.optimizers.LossScaleOptimizer, "apply", _apply_scaled)
     replace_method(keras.Model, "_aggregate_additional_loss", _aggregate)
     replace_method(TFEpochIterator, "__init__", _make_iterator)
     replace_method(keras.Model, "_get_metrics_result_or_logs", _result)
@@ -154,13 +175,22 @@ def _result(original: Callable[..., Any], model: Any, logs: Any) -> Any:
 
 
 def _scale_loss(original: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
-    step = current_step()
     with within(None):  # an optimizer around another one calls it, too
         scaled = original(optimizer, loss)
-    if step is None or not step.scales_loss:
-        return scaled
-    # Gradients of a loss of each row, with reduction="none", are those of their sum.
-    return step.shared(scaled if len(scaled.shape) == 0 else step.summed(tf.reduce_sum(scaled)))
+    return weigh_loss(scaled, innermost(optimizer).values())
+
+
+def _apply_scaled(
+    original: Callable[..., Any], scaler: Any, grads: Sequence[Any], trainable_variables: Any = None
+) -> Any:
+    """Decides by the gradients of all ranks whether they are finite."""
+    inner = scaler.inner_optimizer
+    state = state_of(inner)
+    if state is None or not state.divided or not state.communicates:
+        return original(scaler, grads, trainable_variables)
+    with state.update():
+        reduced = inner.reduced_first(grads, trainable_variables or scaler._trainable_variables)
+        return original(scaler, rounded(reduced, grads), trainable_variables)
 
 
 def call_summing(original: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -216,4 +246,4 @@ def _counted(sample_weight: Any, mask: Any, reduction: str, losses: Any) -> Any:
 
 def _relative(counted: Any, step: Step) -> Any:
     """This rank's part of what is counted, as a multiple of its part of the rows."""
-    return tf.math.divide_no_nan(tf.math.divide_no_nan(counted, sum_of_all(counted)), step.fraction)
+    return tf.math.divide_no_nan(tf.math.divide_no_nan(counted, sum_of_all(counted)), step.share)

@@ -4,6 +4,7 @@ Keras 2, which has no distributions, by ``--data-parallel``.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,18 @@ def noting(replace_method: Callable[..., bool]) -> Callable[..., bool]:
         return is_there
 
     return replace
+
+
+def check_attributes(kind: type, *names: str) -> None:
+    """Raises AttributeError for a name that a class of Keras's neither has nor uses in its methods."""
+    members = [(name, member) for owner in kind.__mro__ for name, member in vars(owner).items()]
+    known = {name for name, _ in members}
+    for _, member in members:
+        function = inspect.unwrap(getattr(member, "fget", None) or member)
+        known.update(getattr(getattr(function, "__code__", None), "co_names", ()))
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise AttributeError(f"{kind.__name__} has no {missing[0]}")
 
 
 def has_distributions() -> bool:

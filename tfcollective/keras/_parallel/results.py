@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
-from tfcollective.keras._metric_sums import is_additive, made_again, merge, merges
+from tfcollective.keras._metric_sums import assigns_in_result, is_additive, made_again, merge, merges
 from tfcollective.keras._parallel.updates import recording_of, refusal, see_updates, update_again
 from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
@@ -37,6 +37,12 @@ def prepare_metrics(metrics: Sequence[Any]) -> bool:
     Raises:
         UnsupportedError: a metric's states cannot be merged; names it.
     """
+    for metric in metrics:
+        if assigns_in_result(metric):
+            raise UnsupportedError(
+                f"metric {metric.name}: {type(metric).__name__}.result assigns variables, and each rank would assign "
+                "results of its own rows: assign them in an update_state of its own"
+            )
     apart = [one for one in metrics if not is_additive(one)]
     for metric in apart:
         if merges(metric):

@@ -24,7 +24,7 @@ class _Run(threading.local):
         place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
         agrees: in this evaluation, ranks agree after each turn whether it stops.
         endless: evaluates steps of data of an unknown length: their iterator.
-        fraction: a variable: this rank's part of the last batch.
+        share: a variable: this rank's part of the last batch.
     """
 
     division: Division | None = None
@@ -35,7 +35,7 @@ class _Run(threading.local):
     place = 0
     agrees = False
     endless: Any = None
-    fraction: Any = 1.0
+    share: Any = 1.0
 
 
 run = _Run()
@@ -69,4 +69,4 @@ def result_of_run(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
     """The results of an epoch or an evaluation over all ranks, which all call it; see ``result_of_all``."""
     if run.evaluates:
         return result_of_all(model, logs, run.place, "an evaluation", run.turns)
-    return result_of_all(model, logs, float(run.fraction), "an epoch")
+    return result_of_all(model, logs, float(run.share), "an epoch")

@@ -1,10 +1,11 @@
 """The training step that is being built, or run: what makes its sums those of the whole batch.
 
 A rank computes with its rows of a batch. Losses are means over rows, so a rank's loss counts by its *share*: its rows
-times the number of ranks over the rows of all. The average of the ranks' gradients is then that of the whole batch.
+over the rows of all. The sum of the ranks' gradients is then that of the whole batch, and each row has the gradient
+that it has in one process, which may be as large as float16 allows.
 
-* Keras's own training step lets the optimizer scale the loss before the gradients are taken: there the share is a
-  factor, which costs nothing. In a training step of the user's own the gradients get the factor, in the optimizer.
+* Where an optimizer scales the loss before the gradients are taken, as in the training step of Keras 3, the share is a
+  factor there, which costs nothing. Otherwise the gradients get the factor, in the optimizer.
 * A loss whose mean is over something else than rows gets a factor of its own: ``reduction="sum"``, masks, and means
   over the sample weights. The last two need the sum over all ranks.
 * A loss or a metric that makes one number of a batch may be no mean at all: it is computed of the rows of all ranks.
@@ -17,9 +18,9 @@ its layers: see ``spare_row``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -42,44 +43,46 @@ class Step:
     Attributes:
         rows: of this rank, a scalar int64 tensor.
         total: rows of all ranks.
-        size: the number of ranks.
-        scales_loss: the loss gets the share, not the gradients.
+        of_keras: it is that of Keras 3, in which no rows have gradients of zero.
         begin: the first of this rank's rows in those of all ranks.
         spare: the dense parts of this rank's batch, each with its row of ``Part.spare``.
         is_filled: a layer is called that gets such rows where this rank has none.
+        scaled: the ids of the optimizers that have scaled a loss, and have not been given its gradients yet.
     """
 
     rows: Any
     total: Any
-    size: int
-    scales_loss: bool
+    of_keras: bool = False
     begin: Any = 0
     spare: tuple[tuple[Any, Any], ...] = ()
     is_filled: bool = False
+    scaled: set[int] = field(default_factory=set)
 
     @property
-    def fraction(self) -> Any:
+    def share(self) -> Any:
         """This rank's part of the batch, from 0 to 1: a float64 scalar."""
         return tf.math.divide_no_nan(tf.cast(self.rows, tf.float64), tf.cast(self.total, tf.float64))
 
     @property
-    def is_even(self) -> bool:
-        """True where it is known while the step is built that all ranks have equally many rows."""
-        rows, total = tf.get_static_value(self.rows), tf.get_static_value(self.total)
-        return rows is not None and total is not None and int(rows) * self.size == int(total)
+    def has_some(self) -> bool:
+        """True where it is known while the step is built that this rank has rows."""
+        rows = tf.get_static_value(self.rows)
+        return rows is not None and int(rows) > 0
 
     def summed(self, value: Any) -> Any:
-        """A sum over this rank's rows as a mean over ranks that count by their shares: over their fractions."""
-        return tf.math.divide_no_nan(value, tf.cast(self.fraction, value.dtype))
+        """A sum over this rank's rows as a mean over ranks that count by their shares."""
+        return tf.math.divide_no_nan(value, tf.cast(self.share, value.dtype))
 
     def shared(self, value: Any) -> Any:
         """`value` times this rank's share; 0 without rows, whatever was computed of none."""
-        if value is None or self.is_even:
-            return value
-        if isinstance(value, tf.IndexedSlices):
-            return tf.IndexedSlices(self.shared(value.values), value.indices, value.dense_shape)
-        share = tf.cast(self.fraction * self.size, value.dtype)
-        return tf.where(self.rows > 0, value * share, tf.zeros_like(value))
+        return _changed(value, lambda one: self._kept(one * tf.cast(self.share, one.dtype)))
+
+    def kept(self, value: Any) -> Any:
+        """`value`; 0 without rows, whatever was computed of none."""
+        return _changed(value, self._kept)
+
+    def _kept(self, tensor: Any) -> Any:
+        return tensor if self.has_some else tf.where(self.rows > 0, tensor, tf.zeros_like(tensor))
 
     def counted(self, value: Any) -> Any:
         """What a metric counts of `value`: nothing of rows that a layer got where this rank has none."""
@@ -116,6 +119,13 @@ class Step:
         return everyones
 
 
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A gradient with other values."""
+    if isinstance(value, tf.IndexedSlices):
+        return tf.IndexedSlices(change(value.values), value.indices, value.dense_shape)
+    return None if value is None else change(value)
+
+
 class _Current(threading.local):
     """What this thread is in.
 
@@ -146,15 +156,15 @@ def within(step: Step | None) -> Iterator[None]:
 
 
 def divided_step(
-    train_step: Callable[[Any], Any], division: Division, fraction: Any, *, scales_loss: bool
+    train_step: Callable[[Any], Any], division: Division, share: Any, *, of_keras: bool
 ) -> Callable[[Any], Any]:
     """The training step for the elements of ``Division.parts_of``, and for batches, which it divides.
 
     Args:
         train_step: of the model, for this rank's part.
         division: of the batches.
-        fraction: a variable that gets this rank's part of each batch, where the step is not Keras's; else None.
-        scales_loss: see ``Step``.
+        share: a variable that gets this rank's part of each batch, where the step is not Keras's; else None.
+        of_keras: see ``Step``.
     """
 
     def step(element: Any) -> Any:
@@ -163,9 +173,9 @@ def divided_step(
         rows = rows_of(leaves[0])
         begin = division.bounds(total)[0] if division.shards_data else rows * division.rank
         dense = [one for one in leaves if isinstance(one, tf.Tensor)] if spare else []
-        current = Step(rows, total, division.size, scales_loss, begin, tuple(zip(dense, spare, strict=True)))
-        if fraction is not None:
-            fraction.assign(tf.cast(current.fraction, tf.float32))
+        current = Step(rows, total, of_keras, begin, tuple(zip(dense, spare, strict=True)))
+        if share is not None:
+            share.assign(tf.cast(current.share, tf.float32))
         with within(current), own_seed(division.rank):
             return train_step(part)
 
@@ -177,12 +187,42 @@ def _as_tensors(batch: Any) -> Any:
     return tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), batch)
 
 
-def weigh(gradients: Sequence[Any]) -> Sequence[Any]:
+def weigh_loss(loss: Any, optimizers: Iterable[Any]) -> Any:
+    """The loss that these optimizers have scaled, times this rank's share: their gradients have it then."""
+    step = _current.step
+    if step is None:
+        return loss
+    step.scaled.update(map(id, optimizers))
+    # Gradients of a loss of each row, with reduction="none", are those of their sum.
+    return step.shared(loss if len(loss.shape) == 0 else step.summed(tf.reduce_sum(loss)))
+
+
+def weigh(gradients: Sequence[Any], optimizer: Any) -> Sequence[Any]:
     """The gradients that an optimizer is given in a step, times this rank's share if its loss did not get it."""
     step = _current.step
-    if step is None or step.scales_loss:
+    if step is None:
         return gradients
-    return [step.shared(one) for one in gradients]
+    if id(optimizer) not in step.scaled:
+        return list(map(step.shared, gradients))
+    step.scaled.remove(id(optimizer))
+    return gradients if step.of_keras else list(map(step.kept, gradients))
+
+
+def rounded(reduced: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+    """The ranks' summed gradients as they are in one process: those that each rank has computed in float16 may be too
+    large for it together.
+    """
+    return [
+        tf.cast(tf.cast(one, tf.float16), one.dtype) if _is_of_half(mine) else one
+        for one, mine in zip(reduced, gradients, strict=True)
+    ]
+
+
+def _is_of_half(gradient: Any) -> bool:
+    """True for a gradient that is cast from float16; it is not seen where the step is not traced."""
+    if not isinstance(gradient, tf.Tensor) or not hasattr(gradient, "graph"):
+        return False
+    return bool(gradient.op.type == "Cast" and gradient.op.inputs[0].dtype == tf.float16)
 
 
 def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
@@ -193,9 +233,34 @@ def update_mean(original: Callable[..., Any], metric: Any, values: Any, sample_w
     values = tf.convert_to_tensor(values)
     if values.shape.rank == 0:
         values = tf.where(step.rows > 0, values, tf.zeros_like(values))
-        sample_weight = tf.cast(step.fraction, metric.dtype) if sample_weight is None else sample_weight
+        sample_weight = tf.cast(step.share, metric.dtype) if sample_weight is None else sample_weight
     values, sample_weight = step.counted(values), step.counted(sample_weight)
     return original(metric, values, sample_weight=sample_weight)
+
+
+def update_counted(original: Callable[..., Any], metric: Any, *args: Any, **kwargs: Any) -> Any:
+    """``update_state`` of Keras's other metrics, which in a layer get no row that stands for none."""
+    step = _current.step
+    if step is not None and step.is_filled:
+        args, kwargs = tf.nest.map_structure(
+            lambda one: step.counted(one) if tf.is_tensor(one) else one, (args, kwargs)
+        )
+    return original(metric, *args, **kwargs)
+
+
+def replace_updates(keras: Any, replace_method: Callable[..., bool]) -> None:
+    """Lets all metrics of Keras's count rows that this rank has, once a process."""
+    kinds = keras.metrics
+    apart = {_owner(one) for one in (kinds.Metric, kinds.Mean, kinds.MeanMetricWrapper)}
+    given = {_owner(one) for one in vars(kinds).values() if isinstance(one, type) and issubclass(one, kinds.Metric)}
+    for kind in given - apart:
+        replace_method(kind, "update_state", update_counted)
+    replace_method(kinds.MeanMetricWrapper, "update_state", update_with_function)
+
+
+def _owner(kind: Any) -> Any:
+    """The class of which a class of metrics has ``update_state``."""
+    return next(one for one in kind.__mro__ if "update_state" in vars(one))
 
 
 def sum_of_all(counted: Any) -> Any:

@@ -11,10 +11,11 @@ import tensorflow as tf
 
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import ConfigError, UnsupportedError
+from tfcollective._runtime.communicator import Sum
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
 from tfcollective.keras._global_batch import steps_per_execution
-from tfcollective.keras._optimizers import innermost, train_step_is_own
+from tfcollective.keras._optimizers import INSTEAD_OF, innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
 from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_together, with_our_backups
 from tfcollective.keras._parallel.division import Division
@@ -26,9 +27,10 @@ from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._parallel.updates import recording
 from tfcollective.keras._state import OptimizerState, state_of
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
+from tfcollective.tensorflow._gradients import GradientOptions
 from tfcollective.tensorflow._variables import make_eagerly
 
-_FRACTION = "_tfcollective_fraction"
+_SHARE = "_tfcollective_share_of_rows"
 _DIVIDED = "_tfcollective_divided"  # of a model: the division that its training function was made for
 
 
@@ -77,10 +79,16 @@ def train_on_batch(original: Callable[..., Any], model: Any, arguments: dict[str
     as_dictionary = arguments.pop("return_dict", False)
     count_on(model)
     with running(division, trains=True), _divided(model, division):
-        logs = result_of_run(model, original(model, **arguments, return_dict=True))
+        mine = original(model, **arguments, return_dict=True)
+        logs = _like(mine, result_of_run(model, mine))
     if run.division is not None:  # a callback of fit has called it, and fit counts on
         count_on(model)
     return logs if as_dictionary else values_in_order(model, logs)
+
+
+def _like(logs: dict[str, Any], flat: dict[str, Any]) -> dict[str, Any]:
+    """The results as Keras before 3.13 returns those of a step of the user's own: with dictionaries within them."""
+    return {name: _like(one, flat) if isinstance(one, dict) else flat[name] for name, one in logs.items()}
 
 
 def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any], division: Division) -> Any:
@@ -146,7 +154,7 @@ def _prepare(model: Any) -> None:
     for place, optimizer in innermost(model).items():
         state = state_of(optimizer)
         if state is None:
-            become_distributed(optimizer, OptimizerState(divided=True))
+            become_distributed(optimizer, OptimizerState(GradientOptions(op=Sum), divided=True))
         elif not state.divided:
             raise ConfigError(
                 f"{place}: it is a DistributedOptimizer, and DataParallel divides batches and reduces by itself: leave "
@@ -175,14 +183,14 @@ def _divided(model: Any, division: Division) -> Iterator[None]:
         object.__setattr__(model, _DIVIDED, division)
         model.train_function = None
     own = train_step_is_own(model)
-    run.fraction = _fraction_of(model) if own else 1.0
+    run.share = _share_of(model) if own else 1.0
     if not own and not mode.has_distributions():
         keras2.check_losses(model)
-    scales_loss = not own and mode.has_distributions()  # Keras 2 has no place where the loss could be scaled
     before = vars(model).get("train_step")
-    if not hasattr(before, "_tfcollective"):  # else it is that of a fit around this run
-        step = divided_step(model.train_step, division, run.fraction if own else None, scales_loss=scales_loss)
-        step._tfcollective = True  # type: ignore[attr-defined]
+    if not hasattr(before, INSTEAD_OF):  # else it is that of a fit around this run
+        of_keras = not own and mode.has_distributions()
+        step = divided_step(model.train_step, division, run.share if own else None, of_keras=of_keras)
+        setattr(step, INSTEAD_OF, before)
         object.__setattr__(model, "train_step", step)
     try:
         yield
@@ -193,8 +201,8 @@ def _divided(model: Any, division: Division) -> Iterator[None]:
             object.__setattr__(model, "train_step", before)
 
 
-def _fraction_of(model: Any) -> Any:
+def _share_of(model: Any) -> Any:
     """A variable that the model's training step gives this rank's part of each batch; one for all its functions."""
-    if not hasattr(model, _FRACTION):
-        object.__setattr__(model, _FRACTION, make_eagerly(lambda: tf.constant(1.0), "tfcollective_fraction"))
-    return getattr(model, _FRACTION)
+    if not hasattr(model, _SHARE):
+        object.__setattr__(model, _SHARE, make_eagerly(lambda: tf.constant(1.0), "tfcollective_share_of_rows"))
+    return getattr(model, _SHARE)

@@ -67,12 +67,14 @@ class Record:
         batches: for each batch, the metrics' names in this process and the updates.
         full: the updates are more than the bound, and none are kept.
         notes: an evaluation is recorded.
+        function: of the model, which notes.
     """
 
     def __init__(self) -> None:
         self.batches: list[list[tuple[int, Update]]] = []
         self.full = False
         self.notes = False
+        self.function: Any = None
         self._bytes = 0
 
     def begin(self) -> None:
@@ -251,27 +253,35 @@ def recording_of(model: Any) -> Record | None:
 
 
 def _record_of(model: Any) -> Record:
-    """The record of the evaluations of a model, which its function of an evaluation step writes from here on."""
+    """The record of the evaluations of a model."""
     record: Record | None = getattr(model, _RECORD, None)
     if record is None:
         record = Record()
         object.__setattr__(model, _RECORD, record)
-        object.__setattr__(model, "test_step", record.watching(model.test_step))
-        if getattr(model, "jit_compile", False):
-            model.jit_compile = False  # XLA calls nothing in Python
-        model.test_function = None
     return record
 
 
 @contextmanager
 def recording(model: Any) -> Iterator[None]:
-    """Within it, an evaluation of the model is recorded."""
-    record = _record_of(model)
+    """Within it, an evaluation of the model is recorded. The function of its evaluation step stays, and notes nothing
+    outside of it."""
+    record, compiled = _record_of(model), getattr(model, "jit_compile", False)
+    if model.test_function is not record.function:
+        model.test_function = None
+    own = vars(model).get("test_step")
+    object.__setattr__(model, "test_step", record.watching(model.test_step))
+    object.__setattr__(model, "_jit_compile", False)  # XLA calls nothing in Python
     record.begin()
     try:
         yield
     finally:
         record.end()
+        record.function = model.test_function
+        object.__setattr__(model, "_jit_compile", compiled)
+        if own is None:
+            object.__delattr__(model, "test_step")
+        else:
+            object.__setattr__(model, "test_step", own)
 
 
 def update_again(metrics: Sequence[Any], record: Record | None, together: int, first: int) -> None:
