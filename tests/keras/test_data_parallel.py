@@ -31,10 +31,11 @@ NO_ROWS = (
     "one_number_of_a_class metrics_in_a_layer_of_no_rows more_metrics_in_a_layer_of_no_rows mixed_precision "
     "vocabularies_of_layers_in_a_step sparse_rows_beside_dense_ones a_training_step_of_the_object"
 )
+MODULE = "tf_keras" if tf.keras.Model.__module__.startswith("tf_keras") else "keras"
 SCRIPT = """
 import os
 import numpy as np
-import keras
+import MODULE as keras
 
 x = np.random.default_rng().normal(size=(50, 4)).astype("float32") + np.random.normal()
 model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -44,7 +45,7 @@ model.save("model.keras")
 result = keras.models.load_model("model.keras").evaluate(x, x.sum(axis=1, keepdims=True), verbose=0)
 print(f"result {result!r} of {x.sum()!r}")
 print("TFCOLLECTIVE_DATA_PARALLEL" in os.environ, "sitecustomize of the user" if os.environ.get("RAN") else "")
-"""
+""".replace("MODULE", MODULE)
 
 
 def programs_of(script: Path) -> list[str]:
@@ -198,6 +199,13 @@ def test_ranks_draw_different_numbers(tmp_path: Path) -> None:
     drawn = re.findall(r"drawn (\S+) (\S+) (\S+)", done.stdout)
     assert len(drawn) == 6
     assert [len(set(numbers)) for numbers in zip(*drawn, strict=True)] == [6, 6, 6], drawn
+
+
+@pytest.mark.skipif(MODULE == "keras", reason="one Keras is installed")
+def test_training_with_another_keras_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT.replace(MODULE, "keras"))
+    done = run_job(tmp_path / "train.py", 2, options=("--data-parallel", "--cwd", str(tmp_path)), expect=None)
+    assert "divides the work of tf_keras" in done.stderr
 
 
 def test_a_wrapped_optimizer_is_refused(tmp_path: Path) -> None:

@@ -63,8 +63,10 @@ def _seed_numpy(numpy: ModuleType) -> None:
     numpy.random.default_rng = default_rng
 
 
-def _divide(_keras: ModuleType) -> None:
-    import tfcollective.keras  # noqa: F401  # begins, at its end; it may be this import that has imported Keras
+def _divide(keras: ModuleType) -> None:
+    from tfcollective.keras._parallel.start import refuse_other
+
+    refuse_other(keras)
 
 
 def _run_next() -> None:
