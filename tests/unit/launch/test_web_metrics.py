@@ -1,6 +1,8 @@
 """The metrics of a job, as Prometheus reads them."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,17 @@ def test_changes_are_counted_by_cause_and_phase():
     found = samples(replace(job(), changes=CHANGES, leavers={"worker:2": "SIGTERM"}))
     assert [found["world_changes_total", cause] for cause in ("lost", "joined", "left")] == [1, 1, 1]
     assert (found["recovery_seconds_total", "detect"], found["recovery_seconds_total", "sync"]) == (0.5, 2.0)
+
+
+def test_changes_are_counted_from_zero():
+    assert [samples(job())["world_changes_total", cause] for cause in ("lost", "left", "joined")] == [0, 0, 0]
+
+
+def test_alerts_name_metrics_that_exist():
+    text = (Path(__file__).parents[3] / "examples" / "prometheus" / "alerts.yml").read_text()
+    named = set(re.findall(r"tfcollective_(\w+)", text))
+    assert len(named) == 4
+    assert named <= {name for name, *_ in samples(job(step=7))}
 
 
 def test_a_restart_is_counted():

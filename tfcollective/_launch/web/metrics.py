@@ -12,6 +12,7 @@ from tfcollective._launch.web.history import JobHistory
 
 #: The type of the text, as Prometheus asks for it.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_CAUSES = ("lost", "left", "joined")
 
 
 def metrics_text(history: JobHistory) -> bytes:
@@ -67,7 +68,8 @@ class _Collector:
 
 
 def _of_changes(job: JobSnapshot) -> Iterator[Any]:
-    causes = Counter((_cause(job, change),) for change in job.changes)
+    counted = Counter(_cause(job, change) for change in job.changes)
+    causes = {(one,): counted[one] for one in _CAUSES}  # from 0 on: Prometheus sees no increase of what was not there
     yield _counter("world_changes", "Changes of the world since the job was started.", ("cause",), causes)
     spent: dict[tuple[str], float] = {}
     for change in job.changes:
