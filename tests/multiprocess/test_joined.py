@@ -1,37 +1,16 @@
 """Agents that the launcher has not started, here on this machine, over its loopback interface."""
 
-import contextlib
 import signal
-import subprocess
-import sys
 
 import psutil
 import pytest
 from by_hand import free_port
-from launching import JOIN, Run, gone, run, until
+from launching import JOIN, Run, agents, gone, run, until
 from time_limits import within
 
 pytestmark = pytest.mark.multiprocess
 
 ON_LOOPBACK = ("--network-interface", "lo")
-
-
-@contextlib.contextmanager
-def agents(one, count, key):
-    """As many agents for the job of ``one``, started as its launcher says."""
-    join = next(line for line in one.process.stderr if "agent --join" in line).split()
-    assert join[:2] == ["tfcollective", "agent"]
-    assert join[-1] == str(key)
-    command = [sys.executable, "-m", *join]
-    started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)
-    ]
-    try:
-        yield started
-    finally:
-        for agent in started:
-            agent.kill()
-            agent.communicate()
 
 
 def test_agents_share_the_ranks_and_end_with_them(tmp_path):

@@ -166,6 +166,24 @@ class Run:
             return False
 
 
+@contextlib.contextmanager
+def agents(one, count, key):
+    """As many agents for the job of ``one``, started as its launcher says."""
+    join = next(line for line in one.process.stderr if "agent --join" in line).split()
+    assert join[:2] == ["tfcollective", "agent"]
+    assert join[-1] == str(key)
+    command = [sys.executable, "-m", *join]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(count)
+    ]
+    try:
+        yield started
+    finally:
+        for agent in started:
+            agent.kill()
+            agent.communicate()
+
+
 def run(*arguments, timeout=60.0, **options):
     """Runs to the end and checks that nothing is left; returns (exit code, stdout, stderr)."""
     with Run(arguments, **options) as one:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -26,6 +27,10 @@ _FOR_A_SHELL = re.compile(r"[|&;<>()$`*?~\n]")
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 #: Signals that mean what the user's program takes them for. A launcher and its agents pass them on to the ranks.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+#: The signal at which a process of the job writes its stacks (:mod:`tfcollective._base.stacks`). Agents ignore it, and
+#: what they start with them: it has no effect on a process that has not asked for it, or no longer.
+STACKS_SIGNAL = signal.SIGRTMAX - 5
+_TGKILL = {"x86_64": 234, "aarch64": 131}  # the system call, which old C libraries have no function for
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -121,21 +126,60 @@ def pass_on(pid: int, number: int) -> None:
     signal that a wrapper or a program does not handle would end it. What such a process has started itself is its own
     concern. Nothing if it is gone."""
     with contextlib.suppress(psutil.Error, ProcessLookupError):
-        if _handles(pid, number):
+        if signals_of(pid).handles(number):
             os.kill(pid, number)
             return
         for child in psutil.Process(pid).children():
             pass_on(child.pid, number)
 
 
-def _handles(pid: int, number: int) -> bool:
-    """True if a process has a handler for this signal."""
+def signal_main_thread(pid: int, number: int) -> None:
+    """Sends a signal to the main thread of a process, whichever others would take it. Raises OSError."""
+    if _libc.syscall(_TGKILL[platform.machine()], pid, pid, number) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@dataclass(frozen=True)
+class Signals:
+    """The kernel's account of signals: the masks of a process that handles them, and of its main thread.
+
+    Attributes:
+        caught: those for which the process has a handler.
+        blocked: those that the main thread does not take now; a handler that runs blocks its own.
+        pending: those that wait for the main thread.
+    """
+
+    caught: int = 0
+    blocked: int = 0
+    pending: int = 0
+
+    def handles(self, number: int) -> bool:
+        """True if the process has a handler for this signal."""
+        return _has(self.caught, number)
+
+    def blocks(self, number: int) -> bool:
+        """True if the main thread does not take this signal now."""
+        return _has(self.blocked, number)
+
+    def awaits(self, number: int) -> bool:
+        """True if this signal waits for the main thread to take it."""
+        return _has(self.pending, number)
+
+
+def _has(mask: int, number: int) -> bool:
+    return bool(mask >> (number - 1) & 1)
+
+
+def signals_of(pid: int) -> Signals:
+    """The signals of a process; none if it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
     except OSError:
-        return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
+        return Signals()
+    masks = dict(line.split(":", 1) for line in status.splitlines() if line.startswith("Sig"))
+    caught, blocked, pending = (int(masks.get(name, "0"), 16) for name in ("SigCgt", "SigBlk", "SigPnd"))
+    return Signals(caught, blocked, pending)
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float, *, ask: bool = True) -> None:

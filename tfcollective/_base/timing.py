@@ -96,6 +96,13 @@ class Timing:
         last_output: how long a submitter waits for the last output.
         platform_knows: how long it waits until the platform says why it has ended the job.
 
+    Stacks of the ranks:
+
+    Attributes:
+        stacks: how long a process's thread may take to write its stacks when its agent asks for them: longer, and it
+            does not get Python's lock. As long again the handler of a signal may take.
+        dump: how long the agents may take together to send those of their ranks.
+
     Platforms:
 
     Attributes:
@@ -210,6 +217,9 @@ class Timing:
     event_loop: float = 10.0
     last_output: float = 3.0
     platform_knows: float = 30.0
+
+    stacks: float = 3.0
+    dump: float = 12.0
 
     discovery: float = 1.0
     discovery_call: float = 30.0

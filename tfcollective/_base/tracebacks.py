@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # Packages through which every call of a program goes: their frames say nothing that its own do not.
@@ -60,7 +61,7 @@ def folded_traceback(error: BaseException) -> str:
     """
     lines: list[str] = []
     for one, bridge in _chain(traceback.TracebackException.from_exception(error)):
-        lines += _frames(one.stack)
+        lines += folded_frames(frames_of(one.stack))
         lines += _message(one)
         lines += [bridge] if bridge else []
     if len(lines) > _MOST_LINES:
@@ -87,25 +88,55 @@ def _chain(last: traceback.TracebackException) -> list[tuple[traceback.Traceback
             return found
 
 
-def _frames(stack: Iterable[traceback.FrameSummary]) -> Iterator[str]:
-    frames = list(stack)
-    packages: list[str] = []
-    for frame in frames:
+@dataclass(frozen=True)
+class Frame:
+    """A call on a stack.
+
+    Attributes:
+        file: its file.
+        line: the number of the line.
+        function: its name.
+        source: the text of the line; empty if it cannot be read.
+        package: the framework that the file belongs to; empty for the program and for other packages.
+    """
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+    package: str = ""
+
+
+def frames_of(stack: Iterable[traceback.FrameSummary]) -> tuple[Frame, ...]:
+    """The frames of a stack whose packages are installed on this machine, in the same order."""
+    frames, packages = list(stack), list[str]()
+    for one in frames:
         # Generated code belongs to what calls it, but for a program that is a text itself.
-        generated = frame.filename == "<string>" and packages and packages[-1] in _FRAMEWORKS
-        packages.append(packages[-1] if generated else _package_of(frame.filename))
-    if all(packages):
-        packages = [""] * len(packages)
+        generated = one.filename == "<string>" and packages and packages[-1] in _FRAMEWORKS
+        packages.append(packages[-1] if generated else _package_of(one.filename))
+    program = not all(packages)
+    return tuple(
+        # The source of a frame that is not shown is not read.
+        Frame(one.filename, one.lineno or 0, one.name, "" if package and program else one.line or "", package)
+        for one, package in zip(frames, packages, strict=True)
+    )
+
+
+def folded_frames(frames: Sequence[Frame]) -> Iterator[str]:
+    """Yields the lines that show a stack: those of frameworks become a line with their number, unless there are no
+    others."""
+    if all(frame.package for frame in frames):
+        frames = [replace(frame, package="") for frame in frames]
     left_out: list[str] = []
-    for frame, package in zip(frames, packages, strict=True):
-        if package:
-            left_out.append(package)
+    for frame in frames:
+        if frame.package:
+            left_out.append(frame.package)
             continue
         yield from _left_out(left_out)
         left_out = []
-        yield f'File "{frame.filename}", line {frame.lineno}, in {frame.name}'
-        if frame.line:
-            yield f"  {_cut(frame.line, _LONGEST_SOURCE)}"
+        yield f'File "{frame.file}", line {frame.line}, in {frame.function}'
+        if frame.source:
+            yield f"  {_cut(frame.source, _LONGEST_SOURCE)}"
     yield from _left_out(left_out)
 
 

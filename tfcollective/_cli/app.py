@@ -16,7 +16,7 @@ from tfcollective._base.version import __version__
 
 GROUP = "tfcollective.commands"
 # Each is imported when it is called: those that start jobs load the launchers of all platforms, for their options.
-_OWN = {name: name for name in ("run", "check", "env", "migrate", "manifest", "agent", "job", "status", "web")}
+_OWN = {name: name for name in ("run", "check", "env", "migrate", "manifest", "agent", "job", "status", "dump", "web")}
 _OWN |= {"logs": "status", "kill": "status"}  # command: its module
 _EXTRAS = {"bench": "Measures all-reduce and training against other libraries."}  # command: its first line of help
 

@@ -12,7 +12,7 @@ import click
 
 from tfcollective._base.errors import CoordinatorError, LaunchError
 from tfcollective._control.client.client import CoordinatorClient
-from tfcollective._control.messages import Status
+from tfcollective._control.messages import DumpedTask, Status
 from tfcollective._control.records import JobRecord, open_owner, running_jobs
 from tfcollective._control.snapshot import JobSnapshot
 from tfcollective._launch.launcher import JobDescription, JobManager
@@ -72,6 +72,13 @@ class LocalJobs(JobManager):
                 raise LaunchError(
                     f"{job}: its launcher (process {record.pid}) got SIGTERM, and has not ended within {_END_S:.0f} s"
                 )
+
+    def dump(self, job: str) -> tuple[DumpedTask, ...]:
+        """The stacks of all processes of the job. Raises LaunchError if it does not run, CoordinatorError if its
+        launcher does not answer."""
+        record = self.record(job)
+        with CoordinatorClient(record.coordinator, record.key, record.job_id) as client:
+            return client.dump()
 
     def record(self, job: str) -> JobRecord:
         """The record of a running job; LaunchError when it is none."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from tfcollective._base.codec import NotNegative, decode, encode
 from tfcollective._base.errors import ConfigError
 from tfcollective._base.failures import ExitRecord
+from tfcollective._base.stacks import TaskStacks
 from tfcollective._base.tasks import TaskKey
 from tfcollective._base.topology import World
 from tfcollective._control.snapshot import JobSnapshot
@@ -103,11 +104,14 @@ def pack_world(world: World) -> bytes:
 
 def unpack_world(data: bytes) -> World:
     """Reverses :func:`pack_world`; raises ConfigError if ``data`` is anything else."""
+    return decode(_inflated(data, "the world"), World, "the world")
+
+
+def _inflated(data: bytes, what: str) -> bytes:
     try:
-        text = zlib.decompress(data)
+        return zlib.decompress(data)
     except zlib.error as error:
-        raise ConfigError(f"the world cannot be read: {error}") from error
-    return decode(text, World, "the world")
+        raise ConfigError(f"{what} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,63 @@ class Alive(Request[Nothing]):
 
     name: str
     beats: tuple[Beat, ...] = ()
+
+
+# ---- stacks ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DumpedTask:
+    """A task whose process runs, and its stacks if its agent has sent them in time.
+
+    ``in_collective``: an operation of it has begun and not ended, as its newest heartbeat says; ``completed``: how many
+    have ended.
+    """
+
+    task: TaskKey
+    rank: int | None
+    host: str = ""
+    in_collective: bool = False
+    completed: int = 0
+    stacks: TaskStacks | None = None
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """The tasks whose processes run (:func:`pack_dump`)."""
+
+    tasks: bytes
+
+
+@dataclass(frozen=True)
+class Dump(Request[Dumped]):
+    """Asks for the stacks of these tasks, or of all; answered when all have come, or after ``timeout`` seconds."""
+
+    timeout: NotNegative
+    tasks: tuple[TaskKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReportStacks(Request[Nothing]):
+    """An agent sends the stacks of one task for the dump with this number."""
+
+    number: int
+    stacks: TaskStacks
+
+
+@dataclass(frozen=True)
+class _Tasks:
+    tasks: tuple[DumpedTask, ...]
+
+
+def pack_dump(tasks: tuple[DumpedTask, ...]) -> bytes:
+    """A dump as it travels, compressed: many ranks have the same stacks."""
+    return zlib.compress(encode(_Tasks(tasks)))
+
+
+def unpack_dump(data: bytes) -> tuple[DumpedTask, ...]:
+    """Reverses :func:`pack_dump`; raises ConfigError if ``data`` is anything else."""
+    return decode(_inflated(data, "the dump"), _Tasks, "the dump").tasks
 
 
 # ---- nodes -----------------------------------------------------------------------------------------------------------

@@ -130,6 +130,7 @@ class JobSnapshot:
         leaving: the tasks that have been asked to leave and have not ended, and why.
         leavers: the tasks that have left an elastic job gracefully, while the others train on, and why.
         changes: how the worlds of an elastic job after its first one came about.
+        stalled: whether members still wait as they did when the last stall was told.
     """
 
     job: str
@@ -151,6 +152,7 @@ class JobSnapshot:
     leaving: Mapping[str, str] = field(default_factory=dict)
     leavers: Mapping[str, str] = field(default_factory=dict)
     changes: tuple[WorldChange, ...] = ()
+    stalled: bool = False
 
     @property
     def all_tasks(self) -> tuple[TaskView, ...]:

@@ -80,6 +80,7 @@ class JobOutcome:
         earlier: why it failed before it was started again, each time in one line.
         changes: how the worlds of an elastic job after its first one came about.
         not_restarted: why it was not, or must not be, started again although it might have been; empty otherwise.
+        stalled: lines that show for which ranks others waited until the end, and where those were.
         reported: the exit code of a launcher to which the job was handed over, and which has reported its end; None:
             there was none.
     """
@@ -101,6 +102,7 @@ class JobOutcome:
     earlier: tuple[str, ...] = ()
     not_restarted: str = ""
     changes: tuple[WorldChange, ...] = ()
+    stalled: tuple[str, ...] = ()
     reported: int | None = None
 
     @property

@@ -157,7 +157,7 @@ def run_on_nodes(
     stop = DeferredCall()
     for number in earlier:
         stop(number)
-    with forward_signals(stop_signals, stop) as received:
+    with forward_signals(stop_signals, stop, job.stacks.show_all) as received:
 
         def signals() -> list[int]:
             return [*earlier, *received]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from tfcollective._base import log
 from tfcollective._base.errors import ConfigError, InvalidArgumentError, StateError
 from tfcollective._base.settings import ENGINES, Settings, environ_snapshot, variable
+from tfcollective._base.stacks import write_when_asked
 from tfcollective._base.tasks import TaskKey
 from tfcollective._runtime.choice import choose_engine
 from tfcollective._runtime.communicator import Communicator
@@ -110,6 +111,7 @@ def init(*, process_sets: Sequence[ProcessSet] | str | None = None, engine: str 
         _end_alone()
         loaded = _with_engine(Settings.load(), engine)
         log.configure(loaded.log_level)
+        _write_stacks_when_asked(loaded)
         session = _open(loaded)
         session.start()
         _session = session
@@ -130,6 +132,16 @@ def _end_alone() -> None:
     _ends_alone = True
     ExitCodeHook(lambda: None if _session is None else _session.ended_by_peer()).install()
     end_on_sigterm()
+
+
+def _write_stacks_when_asked(loaded: Settings) -> None:
+    """Lets the agent of this process ask for its stacks from now on: it may hang while it joins, too."""
+    launched = loaded.identity in ("auto", "launcher")
+    if launched and loaded.failure_file is not None:
+        try:
+            write_when_asked(loaded.failure_file)
+        except OSError as error:
+            _LOG.warning("this process cannot show its stacks: %s", error)
 
 
 def _with_engine(loaded: Settings, engine: str | None) -> Settings:

@@ -5,14 +5,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcollective._base.failures import ExitRecord
+from tfcollective._base.stacks import Activity, TaskStacks
 from tfcollective._base.tasks import TaskKey, workers
 from tfcollective._control import messages
 from tfcollective._control.messages import JoinRequest, Refusal
 from tfcollective._control.serve.service import JobService
-from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.events import (
+    Admit,
+    AskStacks,
+    CloseAdmission,
+    Effects,
+    EndDump,
+    Forsake,
+    JobEvent,
+    StoreKey,
+    Tick,
+    Topic,
+)
 from tfcollective._control.state.job import Job
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.rounds import Bounds
+from tfcollective._control.state.stalls import Stall
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import PENDING, TRAINING_ENDED
 from tfcollective._testing.clock import ManualClock
@@ -69,6 +82,45 @@ def test_a_value_without_room_changes_nothing(job):
     with pytest.raises(Refusal):
         job.apply(messages.Put("a", "x" * 5000), 11.0)
     assert job.apply(messages.Put("b", 1), 11.0) == Effects(messages.Stored(1), (StoreKey("b"),), ())
+
+
+def stacks(index):
+    return TaskStacks(task(index), 100 + index, Activity("S", 1.0))
+
+
+def test_a_dump_asks_for_running_processes(job):
+    asked = job.apply(AskStacks(), 11.0)
+    assert asked.news == (JobEvent(dump=(asked.reply, (task(0), task(1), task(2)))),)
+    for index in (0, 1):
+        assert job.apply(messages.ReportStacks(asked.reply, stacks(index)), 11.0).changed == (Topic.STACKS,)
+    assert not job.has_all_stacks(asked.reply)
+    job.apply(messages.Exited(ended(2)), 12.0)
+    assert job.has_all_stacks(asked.reply)
+    found = job.apply(EndDump(asked.reply), 12.0).reply
+    assert [(one.task, one.rank, one.stacks) for one in found] == [(task(0), 0, stacks(0)), (task(1), 1, stacks(1))]
+
+
+def test_a_dump_that_has_ended_takes_none(job):
+    asked = job.apply(AskStacks((task(1),)), 11.0)
+    assert asked.news == (JobEvent(dump=(asked.reply, (task(1),))),)
+    (found,) = job.apply(EndDump(asked.reply), 12.0).reply
+    assert (found.task, found.stacks) == (task(1), None)
+    job.apply(messages.ReportStacks(asked.reply, stacks(1)), 13.0)
+    assert job.apply(AskStacks((task(1),)), 14.0).reply > asked.reply
+
+
+def test_the_launcher_hears_of_a_stall_once():
+    job = Job("job", Membership(workers(2), 60.0), Store(4000), 100.0, 10.0)
+    for index in range(2):
+        job.apply(messages.Join(JoinRequest(task(index), 2, "node", 100 + index, f"{index}"), 0.0), 10.0)
+    news = []
+    for now in range(10, 40, 2):
+        for index in range(2):
+            info = {"completed": 3, "pending": index}
+            job.apply(messages.Beat(task(index), "running", info, float(now)), float(now))
+        news += job.apply(Tick(), float(now)).news
+    assert news == [JobEvent(stalled=Stall((task(1),), (task(0),), 10.0))]
+    assert job.snapshot(0.0, 0.0).stalled
 
 
 def test_heartbeats_of_a_node_count_all_or_none(job):

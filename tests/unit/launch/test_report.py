@@ -51,6 +51,13 @@ def test_the_first_cause_leads_and_sets_code():
     ]
 
 
+def test_a_failure_shows_where_missing_ranks_were():
+    lines = ("1 rank has waited 12 s in a collective operation for rank 1:", "rank 1 (worker:1): waiting", "  File")
+    bad = outcome(record(0, 1.0), record(1, 2.0, stopped=True, number=15), stalled=lines)
+    assert render(bad).splitlines()[2:] == [f"  {lines[0]}", f"    {lines[1]}", f"    {lines[2]}"]
+    assert render(outcome(record(0, 1.0, code=0), stalled=lines)) == ""
+
+
 def test_a_rank_stopped_while_exiting_is_blamed():
     cause = record(1, 1.0, number=signal.SIGTERM, stopped=True, exception=exception())
     consequence = record(0, 2.0, exception=exception("CollectiveAbortedError", consequence=True))

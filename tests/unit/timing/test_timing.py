@@ -152,3 +152,7 @@ def test_vital_requests_are_tried_more_than_once():
 
 def test_the_settings_begin_with_these():
     assert (Settings().host_timeout, Settings().grace) == (TIMING.host_timeout, TIMING.grace)
+
+
+def test_stacks_come_before_they_are_given_up():
+    assert 2 * TIMING.stacks + TIMING.order < TIMING.dump < TIMING.longest_poll

@@ -10,10 +10,11 @@ import time
 from tfcollective._base.clock import Deadline
 from tfcollective._base.codec import decode, encode, from_document
 from tfcollective._base.errors import ConfigError, CoordinatorError, RendezvousError
+from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint
 from tfcollective._control import messages
-from tfcollective._control.messages import Entry, R
+from tfcollective._control.messages import DumpedTask, Entry, R
 from tfcollective._control.state import blobs
 from tfcollective._control.wire.connection import (
     Access,
@@ -129,6 +130,14 @@ class CoordinatorClient:
         if status == ReplyStatus.CONFLICT and isinstance(request, messages.Join):
             raise RendezvousError(reason)
         raise CoordinatorRefusedError(f"the coordinator at {self._access.endpoint} refused {request.path}: {reason}")
+
+    def dump(self, tasks: tuple[TaskKey, ...] = ()) -> tuple[DumpedTask, ...]:
+        """The stacks of these tasks, or of all, as far as they come in time."""
+        answer = self.call(messages.Dump(TIMING.dump, tasks))
+        try:
+            return messages.unpack_dump(answer.tasks)
+        except ConfigError as error:
+            raise CoordinatorError(str(error)) from error
 
     # ---- the coordinator's clock ------------------------------------------------------------------------------------
 

@@ -65,7 +65,8 @@ class CoordinatorServer:
             options.first_generation,
             bounds=options.bounds,
         )
-        job = Job(options.job_id, membership, Store(options.max_store_bytes), options.silence_limit)
+        limits = options.silence_limit, options.stall_warning
+        job = Job(options.job_id, membership, Store(options.max_store_bytes), *limits)
         self._service = JobService(job, clock, on_event)
         self._certificate: Certificate | None = None
         self._streams: dict[TlsStream, bool] = {}  # and whether each has proved the key

@@ -19,7 +19,7 @@ from tfcollective._control import messages
 from tfcollective._control.messages import JoinRequest, OutputPage, Request
 from tfcollective._control.serve.wakeups import Wakeups
 from tfcollective._control.snapshot import JobSnapshot, RendezvousFailure
-from tfcollective._control.state.events import Forsake, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.events import AskStacks, EndDump, Forsake, JobEvent, StoreKey, Tick, Topic
 from tfcollective._control.state.job import EVENTS, Job
 from tfcollective._control.state.membership import LeaveRequest
 
@@ -234,6 +234,12 @@ class JobService:
         position = message.position
         page = await self._until(lambda: self._job.output.since(position), message.timeout, Topic.OUTPUT)
         return page or OutputPage((), position, 0)
+
+    @_answers(messages.Dump)
+    async def _dump(self, message: messages.Dump) -> messages.Dumped:
+        number = self.apply(AskStacks(message.tasks))
+        await self._until(lambda: self._job.has_all_stacks(number) or None, message.timeout, Topic.STACKS, Topic.ENDS)
+        return messages.Dumped(messages.pack_dump(self.apply(EndDump(number))))
 
     # ---- requests that need a clock --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tfcollective._base.failures import ExitRecord
 from tfcollective._base.tasks import TaskKey
+from tfcollective._control.state.stalls import Stall
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,20 @@ class Tick:
     """Time has passed: waits may be over, tasks may be silent."""
 
 
+@dataclass(frozen=True)
+class AskStacks:
+    """Asks the agents for the stacks of these tasks, or of all; the reply is the number of the dump."""
+
+    tasks: tuple[TaskKey, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndDump:
+    """Nobody waits for this dump any longer; the reply is what has come: :class:`DumpedTask`."""
+
+    number: int
+
+
 class Topic(Enum):
     """A topic that a request can wait for, besides a :class:`StoreKey` and the silence of a :class:`Presence`."""
 
@@ -44,6 +59,7 @@ class Topic(Enum):
     ENDS = "ends"  # of processes
     OUTPUT = "output"
     NODES = "nodes"  # that have enrolled
+    STACKS = "stacks"
 
 
 @dataclass(frozen=True)
@@ -63,12 +79,16 @@ class JobEvent:
         silent: a task that sends no heartbeat, and for how many seconds it has given none; again each time that
             the limit has passed once more.
         trained: whether rank 0's process has ended.
+        stalled: ranks for which others have waited for too long; once for each such wait.
+        dump: the number of a dump, and the tasks whose agents have to send their stacks.
     """
 
     exited: ExitRecord | None = None
     dropped: tuple[TaskKey, str] | None = None
     silent: tuple[TaskKey, float] | None = None
     trained: bool = False
+    stalled: Stall | None = None
+    dump: tuple[int, tuple[TaskKey, ...]] | None = None
 
 
 class Effects(NamedTuple):

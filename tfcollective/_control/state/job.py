@@ -13,17 +13,31 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from tfcollective._base.stacks import TaskStacks
 from tfcollective._base.tasks import TaskKey
 from tfcollective._control import messages
 from tfcollective._control.messages import Nothing, Presence, Refusal
-from tfcollective._control.snapshot import JobSnapshot
+from tfcollective._control.snapshot import JobSnapshot, TaskView
 from tfcollective._control.state import blobs
+from tfcollective._control.state.dumps import Dumps
 from tfcollective._control.state.enrolments import Enrolments
-from tfcollective._control.state.events import Admit, CloseAdmission, Effects, Forsake, JobEvent, StoreKey, Tick, Topic
+from tfcollective._control.state.events import (
+    Admit,
+    AskStacks,
+    CloseAdmission,
+    Effects,
+    EndDump,
+    Forsake,
+    JobEvent,
+    StoreKey,
+    Tick,
+    Topic,
+)
 from tfcollective._control.state.membership import Membership
 from tfcollective._control.state.output_log import OutputLog
 from tfcollective._control.state.processes import Processes
 from tfcollective._control.state.rounds import NO_LIMIT
+from tfcollective._control.state.stalls import Stalls
 from tfcollective._control.state.store import Store
 from tfcollective._control.store_keys import (
     PENDING,
@@ -64,6 +78,7 @@ class Job:
         membership: its tasks.
         store: its values.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        stall_warning: after how long (s) a wait for other members is told; 0: never.
 
     Attributes:
         durations: how long (s) the processes of the tasks that have ended ran.
@@ -71,7 +86,14 @@ class Job:
         output: the last output of the nodes.
     """
 
-    def __init__(self, job_id: str, membership: Membership, store: Store, silence_limit: float = math.inf) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        membership: Membership,
+        store: Store,
+        silence_limit: float = math.inf,
+        stall_warning: float = 0.0,
+    ) -> None:
         self.job_id = job_id
         self.membership = membership
         self.store = store
@@ -80,6 +102,8 @@ class Job:
         self.durations: dict[str, float] = {}
         self._silence_limit = silence_limit
         self._processes = Processes()
+        self._dumps = Dumps()
+        self._stalls = Stalls(stall_warning)
         self._began: dict[TaskKey, float] = {}
         self._announced = 0  # the newest generation for which the members were asked to meet
         self._changed: list[Hashable] = []  # by the event that is being applied
@@ -126,6 +150,7 @@ class Job:
             leaving={str(task): why for task, why in membership.leaving.items()},
             leavers={str(task): why for task, why in membership.leavers.items()},
             changes=membership.changes,
+            stalled=self._stalls.lasts(membership.members),
         )
 
     @property
@@ -150,6 +175,15 @@ class Job:
             return None
         entries = [self.store.get(blobs.segment_key(name, index)) for index in range(count.value)]
         return [entry.value if entry is not None else None for entry in entries]
+
+    def has_all_stacks(self, number: int) -> bool:
+        """True if nothing is missing from this dump but stacks of processes that have ended meanwhile."""
+        running = {view.task for view in self._running()}
+        return running.isdisjoint(self._dumps.missing(number))
+
+    def _running(self) -> list[TaskView]:
+        """The tasks whose processes agents have started and nobody has seen end."""
+        return [one for one in (*self.membership.views, *self.membership.side_views) if one.pid and not one.ended]
 
     # ---- tasks and their world -------------------------------------------------------------------------------------
 
@@ -212,6 +246,7 @@ class Job:
     @_on(messages.Beat)
     def _beat(self, event: messages.Beat, now: float) -> None:
         self.membership.heartbeat(event.task, event.activity, event.info, now, event.said)
+        self._stalls.heard(event.task, event.activity, event.info, event.said, now)
 
     @_on(messages.CountMembers)
     def _count_members(self, event: messages.CountMembers, now: float) -> messages.Members:
@@ -223,6 +258,9 @@ class Job:
         del event
         self._news += (JobEvent(dropped=one) for one in self.membership.expire(now).items())
         self._news += (JobEvent(silent=one) for one in self.membership.find_silent(now, self._silence_limit).items())
+        running = {one.task for one in self._running()}
+        stall = self._stalls.find([task for task in self.membership.members if task in running], now)
+        self._news += [] if stall is None else [JobEvent(stalled=stall)]
 
     def _announce(self) -> None:
         """Asks the members to meet if a change has made that necessary."""
@@ -230,6 +268,28 @@ class Job:
         if pending > self._announced:
             self._announced = pending
             self._say(PENDING, pending)
+
+    # ---- stacks ----------------------------------------------------------------------------------------------------
+
+    @_on(AskStacks)
+    def _ask_stacks(self, event: AskStacks, now: float) -> int:
+        del now
+        tasks = tuple(one.task for one in self._running() if not event.tasks or one.task in event.tasks)
+        number = self._dumps.begin(tasks)
+        self._news.append(JobEvent(dump=(number, tasks)))
+        return number
+
+    @_on(messages.ReportStacks, Topic.STACKS)
+    def _report_stacks(self, event: messages.ReportStacks, now: float) -> None:
+        del now
+        self._dumps.add(event.number, event.stacks)
+
+    @_on(EndDump)
+    def _end_dump(self, event: EndDump, now: float) -> tuple[messages.DumpedTask, ...]:
+        found, snapshot = self._dumps.end(event.number), self.snapshot(now, 0.0)
+        return tuple(
+            _dumped(view, snapshot.rank_of(view), found[view.task]) for view in self._running() if view.task in found
+        )
 
     # ---- values ----------------------------------------------------------------------------------------------------
 
@@ -312,3 +372,10 @@ class Job:
     def _show(self, event: messages.Show, now: float) -> None:
         del now
         self.output.add(event.piece)
+
+
+def _dumped(view: TaskView, rank: int | None, stacks: TaskStacks | None) -> messages.DumpedTask:
+    counts = {name: value for name, value in view.info.items() if isinstance(value, int)}
+    in_collective = counts.get("pending", 0) > 0
+    about = view.task, rank, view.host or view.node, in_collective, counts.get("completed", 0)
+    return messages.DumpedTask(*about, stacks)

@@ -48,6 +48,7 @@ class ServerOptions:
         bind_port: the port; 0: any free one of ``ports``.
         ports: None: all.
         silence_limit: after how long (s) without a heartbeat a member of the world counts as silent.
+        stall_warning: after how long (s) a member's wait for others is told; 0: never.
         proof_timeout: how long (s) a client may take to prove the key.
         max_store_bytes: the size of all values together.
         auxiliary_tasks: the tasks outside the world.
@@ -62,6 +63,7 @@ class ServerOptions:
     bind_host: str = "127.0.0.1"
     bind_port: int = 0
     silence_limit: float = math.inf
+    stall_warning: float = 0.0
     proof_timeout: float = 10.0
     max_store_bytes: int = 1 << 30
     auxiliary_tasks: tuple[TaskKey, ...] = ()

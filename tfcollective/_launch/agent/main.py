@@ -44,6 +44,7 @@ from tfcollective._launch.agent.orders import COORDINATOR_LOST, STOP_SIGNALS, In
 from tfcollective._launch.agent.policy import StopCause
 from tfcollective._launch.agent.protocol import (
     AgentConfig,
+    DumpCommand,
     End,
     FinishCommand,
     FirstOrder,
@@ -389,6 +390,8 @@ class Supervision:
                 self._prepare(command)
             elif isinstance(command, FinishCommand):
                 self._supervisor.finish()
+            elif isinstance(command, DumpCommand):
+                self._supervisor.dump(command)
             else:
                 self._supervisor.kill(command)
 

@@ -11,7 +11,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from tfcollective._base.processes import PASSED_ON, not_ignored
+from tfcollective._base.processes import PASSED_ON, STACKS_SIGNAL, not_ignored
 from tfcollective._control.client.channel import Channel
 from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.store_keys import orders_key
@@ -78,6 +78,7 @@ class Interrupts:
         self._fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         handled = (signal.SIGCHLD, *not_ignored((*STOP_SIGNALS, *PASSED_ON)))
         self._handlers = {number: signal.signal(number, _ignore) for number in handled}
+        self._handlers[STACKS_SIGNAL] = signal.signal(STACKS_SIGNAL, signal.SIG_IGN)  # also in what we start
         return self
 
     def __exit__(self, *unused: object) -> None:

@@ -312,7 +312,25 @@ class FinishCommand:
     """A later line on the stdin of an elastic job's agent: no more processes will be started. It ends with the last."""
 
 
-Command = StopCommand | SignalCommand | KillCommand | StartCommand | PrepareCommand | LeaveCommand | FinishCommand
+@dataclass(frozen=True)
+class DumpCommand:
+    """A later line on the agent's stdin: send the coordinator the stacks of these tasks, for the dump with this
+    number."""
+
+    number: int
+    tasks: tuple[TaskKey, ...]
+
+
+Command = (
+    StopCommand
+    | SignalCommand
+    | KillCommand
+    | StartCommand
+    | PrepareCommand
+    | LeaveCommand
+    | FinishCommand
+    | DumpCommand
+)
 
 
 @dataclass(frozen=True)
@@ -326,6 +344,7 @@ class Order:
     prepare: PrepareCommand | None = None
     leave: LeaveCommand | None = None
     finish: FinishCommand | None = None
+    dump: DumpCommand | None = None
 
     def __post_init__(self) -> None:
         if len(self._given) != 1:
@@ -339,7 +358,7 @@ class Order:
 
     @property
     def _given(self) -> list[Command]:
-        given = (self.stop, self.signal, self.kill, self.start, self.prepare, self.leave, self.finish)
+        given: list[Command | None] = [getattr(self, name) for name in _ORDERS.values()]
         return [one for one in given if one is not None]
 
     @property
@@ -348,7 +367,7 @@ class Order:
         return self._given[0]
 
 
-_ORDERS: Mapping[type, Any] = {
+_ORDERS: Mapping[type, str] = {
     StopCommand: "stop",
     SignalCommand: "signal",
     KillCommand: "kill",
@@ -356,4 +375,5 @@ _ORDERS: Mapping[type, Any] = {
     PrepareCommand: "prepare",
     LeaveCommand: "leave",
     FinishCommand: "finish",
+    DumpCommand: "dump",
 }

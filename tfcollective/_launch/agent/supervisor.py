@@ -36,15 +36,17 @@ from tfcollective._base.processes import (
     state_of,
 )
 from tfcollective._base.settings import environ_snapshot, variable
+from tfcollective._base.stacks import StackFiles
 from tfcollective._base.tasks import NO_RANK, TaskKey
 from tfcollective._base.timing import TIMING, Timing
 from tfcollective._control.messages import Exited, NodeLeaves, Started
 from tfcollective._launch.agent.output import Console, OutputPump, Tail
 from tfcollective._launch.agent.policy import Stop, StopCause, next_stop, stop_schedule
 from tfcollective._launch.agent.preemption import PreemptionWatch
-from tfcollective._launch.agent.protocol import AgentConfig, KillCommand, WorkerPlan
+from tfcollective._launch.agent.protocol import AgentConfig, DumpCommand, KillCommand, WorkerPlan
 from tfcollective._launch.agent.reporter import Reporter
 from tfcollective._launch.agent.spare import Spare
+from tfcollective._launch.agent.stacks import Source, StackReader
 
 _LOG = get_logger(__name__)
 _CANNOT_RUN = 126
@@ -90,6 +92,7 @@ class Supervisor:
         self._environ = environ
         self._node = node
         self._reporter = reporter
+        self._stacks = StackReader(reporter.report)
         self._limits = limits or replace(TIMING, grace=config.grace)
         self._clock = clock
         self._consoles = {"stdout": Console(1), "stderr": Console(2)}
@@ -288,6 +291,17 @@ class Supervisor:
             worker.why_killed = command.why + (" while it was stopped, and was killed" if state is not None else "")
             worker.reason = command.reason
             signal_group(pid, signal.SIGKILL)
+
+    def dump(self, command: DumpCommand) -> None:
+        """Has the stacks of these tasks sent to the coordinator, once they have been read."""
+        self._stacks.ask(
+            command.number,
+            [
+                Source(worker.config.task, pid, StackFiles(str(worker.failure_file)))
+                for pid, worker in self._running.items()
+                if worker.config.task in command.tasks
+            ],
+        )
 
     def tick(self) -> None:
         """Sends the signals that are due, and checks whether the node is preempted."""

@@ -206,6 +206,7 @@ def _failure_lines(outcome: JobOutcome, emphasise: Callable[[str], str]) -> Iter
         yield f"  then {_who(record, outcome.places)} {_how(record, blamed)}"
     if len(others) > _MOST_OTHERS:
         yield f"  then {len(others) - _MOST_OTHERS} more ranks ended, too"
+    yield from (f"{'    ' if number else '  '}{line}" for number, line in enumerate(outcome.stalled))
 
 
 def _missing(outcome: JobOutcome) -> tuple[ExitRecord, str] | None:

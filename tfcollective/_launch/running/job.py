@@ -28,6 +28,7 @@ from tfcollective._base.tasks import TaskKey
 from tfcollective._base.timing import TIMING
 from tfcollective._base.topology import Endpoint, Placement
 from tfcollective._base.verdict import Decision, Rules, Standing, Verdict, verdict
+from tfcollective._control.client.client import CoordinatorClient
 from tfcollective._control.messages import Exited
 from tfcollective._control.records import JobDirectory, JobRecord
 from tfcollective._control.serve.server import CoordinatorServer
@@ -35,13 +36,14 @@ from tfcollective._control.snapshot import JobSnapshot, TaskState, TaskView
 from tfcollective._control.state.events import Admit, CloseAdmission, JobEvent
 from tfcollective._control.store_keys import MODULES
 from tfcollective._control.wire.protocol import ServerOptions, read_published
-from tfcollective._launch.agent.protocol import AgentConfig, Command, KillCommand, NodeSettings, WorkerPlan
+from tfcollective._launch.agent.protocol import AgentConfig, Command, DumpCommand, KillCommand, NodeSettings, WorkerPlan
 from tfcollective._launch.launcher import AuxiliaryTaskEnd, JobOutcome, StartFailure
 from tfcollective._launch.plan.placement import Slot
 from tfcollective._launch.plan.planner import Plan, plan_newcomer
 from tfcollective._launch.plan.rank_variables import meeting_variables, rendezvous_variables, scopes_of
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.running import function
+from tfcollective._launch.running.stacks import StackReports
 
 if TYPE_CHECKING:
     from tfcollective._control.serve.gloo_store import GlooStoreServer
@@ -108,16 +110,18 @@ class Job:
             bind_host=bind_host,
             bind_port=bind_port,
             silence_limit=_silence_limit(spec),
+            stall_warning=spec.stall_warning,
             auxiliary_tasks=spec.auxiliary_tasks,
             first_generation=spec.first_generation,
             bounds=spec.bounds,
             ports=spec.port_range,
         )
-        self._killer = _Killer()
+        self._orders = _TaskOrders()
         self.exits: queue.SimpleQueue[ExitRecord | None] = queue.SimpleQueue()  # None: look whether to go on
         self._auxiliary_tasks = _AuxiliaryTaskWatch(
-            {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._killer
+            {task: spec.limit_of(task) for task in spec.auxiliary_tasks}, self._orders
         )
+        self.stacks = StackReports(lambda: CoordinatorClient.to(self.coordinator, self.key, self.job_id))
         self._store: GlooStoreServer | None = None
         self._meeting_place: Endpoint | None = None
         self._places: dict[str, str] = {}  # of processes that joined later
@@ -131,6 +135,8 @@ class Job:
             opened.callback(self._auxiliary_tasks.close)
             self._coordinator = opened.enter_context(CoordinatorServer(self._options, on_event=self._take_event))
             self._publish_record()
+            self.stacks.start()
+            opened.callback(self.stacks.close)
             if self.spec.call is not None:
                 function.publish(self.spec.call, self._coordinator)
             if self._observers:
@@ -147,9 +153,13 @@ class Job:
         if event.exited is not None:
             self.exits.put(event.exited)
         if event.dropped is not None:
-            self._killer.kill(*event.dropped)
+            self._orders.kill(*event.dropped)
         if event.silent is not None:
             self._silent(*event.silent)
+        if event.stalled is not None:
+            self.stacks.show_stall(event.stalled)
+        if event.dump is not None:
+            self._orders.dump(*event.dump)
         if event.trained:
             self._auxiliary_tasks.training_ended()
 
@@ -234,7 +244,7 @@ class Job:
         """Admits one more process, whose agent gets orders by ``send``; ``change``: see :meth:`Rounds.admit`."""
         self._coordinator.apply(Admit(worker.task, change))
         self._places[str(worker.task)] = worker.place
-        self._killer.add([worker.task], send)
+        self._orders.add([worker.task], send)
 
     def close_admission(self) -> None:
         """Admits no further process: ranks that are too few need not wait for one."""
@@ -246,7 +256,7 @@ class Job:
 
     def dismiss(self, task: TaskKey) -> None:
         """Ends a process that waits to be taken into the world when training is over."""
-        self._killer.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
+        self._orders.kill(task, "was no longer needed", reason=ExitReason.DISMISSED)
 
     def node_settings(self, name: str, timeout: float) -> NodeSettings:
         """Returns the settings of this node's agent; ``timeout``: how long (s) it may take to enrol."""
@@ -287,9 +297,9 @@ class Job:
         env = {**rendezvous_variables(self._store.endpoint), **worker.env}
         return with_interface(env, env.get(variable("bind_host")), interface_addresses())
 
-    def watch(self, workers: Sequence[WorkerPlan], send: Callable[[KillCommand], None]) -> None:
-        """Orders their agents with ``send`` to kill ranks that are stopped and auxiliary tasks past their limit."""
-        self._killer.add([worker.task for worker in workers], send)
+    def watch(self, workers: Sequence[WorkerPlan], send: Callable[[Command], None]) -> None:
+        """Gives their agents with ``send`` the orders that concern these tasks."""
+        self._orders.add([worker.task for worker in workers], send)
 
     def _silent(self, task: TaskKey, seconds: float) -> None:
         """Called on the coordinator's thread; a rank can be silent only after an agent has started it. Its agent looks
@@ -298,7 +308,7 @@ class Job:
         limit += f" and {TIMING.rank_silent:g} s more)" if self.spec.bounds is None else ")"
         if seconds < _silence_limit(self.spec):
             limit = ", and the others waited for it to connect"  # a newcomer
-        self._killer.kill(task, f"sent no heartbeat for {seconds:.0f} s{limit}", if_stopped=True)
+        self._orders.kill(task, f"sent no heartbeat for {seconds:.0f} s{limit}", if_stopped=True)
 
     def outcome(
         self,
@@ -340,6 +350,7 @@ class Job:
             published={str(task.task): read_published(task.info) for task in view.tasks if task.info},
             durations=view.durations,
             generation=view.generation,
+            stalled=self.stacks.of_stall if view.stalled else (),
         )
 
 
@@ -353,18 +364,27 @@ def _show(coordinator: CoordinatorServer, observers: Sequence[Callable[[JobSnaps
         observer(snapshot)
 
 
-class _Killer:
-    """Kills tasks that would keep the job running forever."""
+class _TaskOrders:
+    """Orders that concern tasks, for the agents that have them. From any thread."""
 
     def __init__(self) -> None:
-        self._send: dict[TaskKey, Callable[[KillCommand], None]] = {}
+        self._send: dict[TaskKey, Callable[[Command], None]] = {}
 
-    def add(self, tasks: Sequence[TaskKey], send: Callable[[KillCommand], None]) -> None:
-        """Notes how to send an order to kill these tasks."""
+    def add(self, tasks: Sequence[TaskKey], send: Callable[[Command], None]) -> None:
+        """Notes how to send orders to the agent of these tasks."""
         self._send.update(dict.fromkeys(tasks, send))
 
+    def dump(self, number: int, tasks: Sequence[TaskKey]) -> None:
+        """Has the stacks of these tasks sent to the coordinator, by one order to each agent."""
+        agents: dict[Callable[[Command], None], list[TaskKey]] = {}
+        for task in tasks:
+            if task in self._send:
+                agents.setdefault(self._send[task], []).append(task)
+        for send, its_tasks in agents.items():
+            send(DumpCommand(number, tuple(its_tasks)))
+
     def kill(self, task: TaskKey, why: str, *, if_stopped: bool = False, reason: ExitReason = ExitReason.ENDED) -> None:
-        """Kills the task, from any thread; does nothing if no agent has it."""
+        """Kills a task that would keep the job running forever; does nothing if no agent has it."""
         send = self._send.get(task)
         if send is not None:
             send(KillCommand(str(task), why, if_stopped, reason))
@@ -373,16 +393,16 @@ class _Killer:
 class _AuxiliaryTaskWatch:
     """Ends auxiliary tasks that stay too long when training has ended."""
 
-    def __init__(self, limits: Mapping[TaskKey, float], killer: _Killer) -> None:
+    def __init__(self, limits: Mapping[TaskKey, float], orders: _TaskOrders) -> None:
         self._limits = limits
-        self._killer = killer
+        self._orders = orders
         self._timers: list[threading.Timer] = []
 
     def training_ended(self) -> None:
         """Called on the coordinator's thread: from now on their time runs."""
         for task, limit in self._limits.items():
             reason = f"had not ended {limit:g} s after training, and was killed"
-            timer = threading.Timer(limit, self._killer.kill, (task, reason))
+            timer = threading.Timer(limit, self._orders.kill, (task, reason))
             timer.daemon = True
             self._timers.append(timer)
             timer.start()

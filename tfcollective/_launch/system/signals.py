@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import FrameType
 
 from tfcollective._base.processes import PASSED_ON, not_ignored
@@ -84,10 +85,12 @@ _SWITCH: ContextVar[StopSwitch | None] = ContextVar("tfcollective stop switch", 
 
 
 @contextmanager
-def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Iterator[list[int]]:
+def forward_signals(
+    numbers: Sequence[int], act: Callable[[int], None], show_stacks: Callable[[], None] | None = None
+) -> Iterator[list[int]]:
     """Calls ``act`` for each of these signals while the context is open, and for a :class:`StopSwitch` that this thread
     holds; yields the list of those that have come and ask for the end: all but those of :data:`PASSED_ON`. A signal
-    that this process ignores stays ignored.
+    that this process ignores stays ignored. SIGQUIT calls ``show_stacks`` if it is given.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the
@@ -104,6 +107,9 @@ def forward_signals(numbers: Sequence[int], act: Callable[[int], None]) -> Itera
     earlier = {number: signal.signal(number, handle) for number in not_ignored(numbers)}
     for number in not_ignored((signal.SIGTSTP,)) if numbers else ():
         earlier[number] = signal.signal(number, _refuse)
+    if show_stacks is not None:
+        for number in not_ignored((signal.SIGQUIT,)) if numbers else ():
+            earlier[number] = signal.signal(number, partial(_call, show_stacks))
     switch = _SWITCH.get()
     try:
         with nullcontext() if switch is None else switch.heard(handle):
@@ -119,6 +125,11 @@ def heed(numbers: Sequence[int]) -> None:
     for number in numbers:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _call(act: Callable[[], None], number: int, frame: FrameType | None) -> None:
+    del number, frame
+    act()
 
 
 def _refuse(number: int, frame: FrameType | None) -> None:
