@@ -35,7 +35,6 @@ class JobHistory:
     Attributes:
         job: its newest snapshot; None before the first.
         outcome: how it ended; None as long as it runs.
-        restarts: why all ranks were started again, each time in one line.
         points: the figures of training over time; when there are too many, every second one is left out.
     """
 
