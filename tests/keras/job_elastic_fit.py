@@ -1,11 +1,13 @@
 """One rank of an elastic fit: job_elastic_fit.py DIRECTORY KIND EPOCHS [FAULT ...].
 
 KIND of data: arrays, dataset or function. A FAULT is PHASE:TASK:EPOCH:BATCH: there the process of worker TASK is
-killed; PHASE is begin or end (of a batch), validation or epoch (its end; BATCH is 0). Each rank leaves in DIRECTORY the
-rows that it has trained on, as JSON lines, and at the end what it sees.
+killed; PHASE is begin or end (of a batch), validation (BATCH counts those of this rank) or epoch (its end; BATCH is 0).
+Each rank leaves in DIRECTORY the rows that it has trained on, and those that it has evaluated, as JSON lines, and at
+the end what it sees.
 
 How long anything takes depends on the machine: a replacement joins when a file "changed" is there. With
-WHOLE=EPOCH:BATCH in the environment the others make it there, and go on when the coordinator wants the world to change.
+WHOLE=EPOCH:BATCH in the environment the others make it there, and go on when the coordinator wants the world to change;
+BATCH may be "validation".
 With GLOBAL_BATCH the ranks share batches of so many rows.
 """
 
@@ -28,15 +30,17 @@ from tfcollective import _runtime as runtime
 
 DIRECTORY, KIND, EPOCHS = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 FAULTS = [one.split(":") for one in sys.argv[4:]]
-ROWS, BATCH = 230, 10
+ROWS, BATCH, VALIDATED = 230, 10, 97
 ME = int(os.environ.get("TFCOLLECTIVE_TASK", "worker:0").rpartition(":")[2])
 NEWCOMER, WHOLE = "TFCOLLECTIVE_NEWCOMER" in os.environ, os.environ.get("WHOLE", "")
-CHANGED = DIRECTORY / "changed"
+CHANGED, WAITS = DIRECTORY / "changed", DIRECTORY / "waits"  # a replacement may come, and is there
 GLOBAL_BATCH = int(os.environ["GLOBAL_BATCH"]) if "GLOBAL_BATCH" in os.environ else None
 traces: list[bool] = []
 calls: list[tuple[Any, ...]] = []
 rows: list[int] = []
 log = (DIRECTORY / f"rows-{ME}.jsonl").open("a", buffering=1)
+validation = (DIRECTORY / f"validation-{ME}.jsonl").open("a", buffering=1)
+evaluated = 0  # batches in this attempt
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -46,11 +50,12 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
-def await_replacement(epoch: int, batch: int) -> None:
+def await_replacement(epoch: int, batch: int | str) -> None:
     """Rank 0 learns that the world is to change, and the others wait for it in their step."""
-    if WHOLE == f"{epoch}:{batch}" and tfc.rank() == 0:
+    if WHOLE == f"{epoch}:{batch}" and tfc.rank() == 0 and not CHANGED.exists():
         CHANGED.touch()
         wait_until(lambda: runtime.current().pending > runtime.generation(), "no replacement has come")
+        WAITS.touch()
 
 
 def fails_here(phase: str, epoch: int, batch: int) -> None:
@@ -58,8 +63,28 @@ def fails_here(phase: str, epoch: int, batch: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def evaluate_batch(batch: Any) -> Any:
+    """A batch is evaluated."""
+    global evaluated
+    epoch = faults.epoch
+    await_replacement(epoch, "validation")
+    if WHOLE == f"{epoch}:validation":
+        wait_until(WAITS.exists, "rank 0 has seen no replacement")
+    fails_here("validation", epoch, evaluated)
+    evaluated += 1
+    validation.write(json.dumps([epoch, batch[:, 1].astype(int).tolist()]) + "\n")
+    return np.int64(0)
+
+
 class Noting(tf.keras.Sequential):
     """Notes when its step is traced, and the rows that it gets."""
+
+    def test_step(self, data: Any) -> Any:
+        x, y = data
+        if not notes_validation:
+            return super().test_step(data)
+        with tf.control_dependencies([tf.numpy_function(evaluate_batch, [x], tf.int64)]):
+            return super().test_step((tf.identity(x), y))
 
     def train_step(self, data: Any) -> Any:
         traces.append(runtime.current().newcomer)
@@ -97,7 +122,8 @@ class Faults(tf.keras.callbacks.Callback):
         fails_here("end", self.epoch, batch)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        fails_here("validation", self.epoch, 0)
+        global evaluated
+        evaluated = 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         fails_here("epoch", epoch, 0)
@@ -130,13 +156,17 @@ model = Noting(
 model.compile(tfc.DistributedOptimizer(tf.keras.optimizers.SGD(0.05, momentum=0.5)), loss="mse", metrics=["mae"])
 if NEWCOMER:
     wait_until(CHANGED.exists, "the others have not gone on")
+faults, notes_validation = Faults(), True
 history = model.fit(
     **data_of(KIND, x, y),
     epochs=EPOCHS,
     verbose=0,
-    validation_data=(x[:40], y[:40]),
-    callbacks=[Faults(), tfc.MetricAverageCallback(), tfc.Elastic(global_batch=GLOBAL_BATCH)],
+    validation_data=(x[:VALIDATED], y[:VALIDATED]),
+    validation_batch_size=BATCH,
+    callbacks=[faults, tfc.MetricAverageCallback(), tfc.Elastic(global_batch=GLOBAL_BATCH)],
 )
+notes_validation, model.test_function = False, None
+alone = model.evaluate(x[:VALIDATED], y[:VALIDATED], batch_size=BATCH, verbose=0, return_dict=True)
 (DIRECTORY / f"end-{ME}.json").write_text(
     json.dumps(
         {
@@ -148,6 +178,7 @@ history = model.fit(
             "iterations": int(model.optimizer.iterations),
             "calls": calls,
             "traced alone": traces,
+            "alone": alone,
         }
     )
 )

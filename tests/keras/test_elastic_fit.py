@@ -15,17 +15,23 @@ from jobs import run_job
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.multiprocess, pytest.mark.kill]
 every_fault = pytest.mark.elastic
-ROWS, BATCH = 230, 10
+ROWS, BATCH, VALIDATED = 230, 10, 97
 
 
 class Done:
-    """What a job has left: `ends` by task, and `sizes` and `rows` of the batches by (epoch, batch)."""
+    """What a job has left: `ends` by task, `sizes` and `rows` of the batches by (epoch, batch), and by epoch what was
+    `validated`: (task, number of the batch)."""
 
     def __init__(self, directory: Path, stderr: str) -> None:
         self.stderr = stderr
         self.ends = {int(one.stem.partition("-")[2]): json.loads(one.read_text()) for one in directory.glob("end-*")}
         self.sizes: dict[tuple[int, int], int] = {}
         self.rows: dict[int, Counter[int]] = {}
+        self.validated: dict[int, list[tuple[int, int]]] = {}
+        for file in directory.glob("validation-*"):
+            for epoch, rows in map(json.loads, file.read_text().splitlines()):
+                task = int(file.stem.partition("-")[2])
+                self.validated.setdefault(epoch, []).append((task, rows[0] // BATCH))
         for file in directory.glob("rows-*"):
             for epoch, batch, size, rows in map(json.loads, file.read_text().splitlines()):
                 self.sizes[epoch, batch] = size
@@ -41,6 +47,8 @@ class Done:
             assert {len(values) for values in end["history"].values()} == {epochs}
             assert end["history"].keys() == {"loss", "mae", "val_loss", "val_mae"}
             assert end["history"]["val_loss"][-1] < end["history"]["val_loss"][0]
+            for name, value in end["alone"].items():
+                assert end["history"][f"val_{name}"][-1] == pytest.approx(value, rel=1e-5)
             assert len({call[3] for call in end["calls"] if call[0] == "batch"}) == 1
             assert [call[0] for call in end["calls"]].count("train") == 1
             begun = [call[1] for call in end["calls"] if call[0] == "epoch"]
@@ -86,16 +94,36 @@ def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
 
 @every_fault
 @pytest.mark.parametrize("phase", ["validation", "epoch"])
-def test_an_epochs_last_step_may_be_lost(tmp_path: Path, phase: str) -> None:
+def test_a_kill_after_an_epochs_steps_repeats_none(tmp_path: Path, phase: str) -> None:
     done = run(tmp_path, "function", 3, f"{phase}:2:1:0")
     done.check(3)
     calls = [call[:3] for call in done.ends[0]["calls"]]
-    before = ROWS // BATCH // 3  # steps of three ranks
     assert calls.count(["epoch end", 1]) <= 2
-    assert calls.count(["batch", 1, before - 1]) == 2
-    assert calls.count(["batch", 1, before - 2]) == 1
-    assert set(done.rows[1].values()) <= {1, 2}
+    assert [call for call in calls if call[:2] == ["batch", 1]] == [["batch", 1, step] for step in range(7)]
+    assert set(done.rows[1].values()) == {1}
     assert len(done.rows[1]) > ROWS - 3 * BATCH
+
+
+def test_a_lost_rank_costs_its_part_of_validation(tmp_path: Path) -> None:
+    done = run(tmp_path, "arrays", 2, "validation:2:1:1")
+    done.check(2)
+    assert [place for task, place in done.validated[1] if task == 2] == [2]  # it died in its second batch
+    others = [place for task, place in done.validated[1] if task != 2]
+    assert sorted(others) == list(range(-(-VALIDATED // BATCH)))
+    assert set(done.rows[1].values()) == {1}
+
+
+@every_fault
+def test_a_rank_joins_in_a_validation(tmp_path: Path) -> None:
+    done = run(tmp_path, "arrays", 3, "begin:1:0:3", "validation:2:1:1", WHOLE="1:validation")
+    done.check(3)
+    assert set(done.ends) >= {0, 3}
+    assert done.ends[3]["calls"][1] == ["epoch", 1]
+    assert not [call for call in done.ends[3]["calls"] if call[:2] == ["batch", 1]]
+    others = [(task, place) for task, place in done.validated[1] if task != 2]
+    assert sorted(place for _, place in others) == list(range(-(-VALIDATED // BATCH)))
+    assert {task for task, _ in others} >= {0, 3}
+    assert set(done.rows[1].values()) == {1}
 
 
 @every_fault

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NoReturn, TypeVar, cast
 
 from tfcollective import _runtime as runtime
@@ -15,6 +15,7 @@ from tfcollective._base.log import get_logger
 from tfcollective._runtime.crash import came_through_collective
 from tfcollective._runtime.ends import end_if_forked, handle_sigterm
 from tfcollective._runtime.session import lost_rank
+from tfcollective.elastic._kept import kept_result
 from tfcollective.elastic._notices import notification_manager
 from tfcollective.elastic._state import HostsUpdatedInterrupt, State
 
@@ -48,12 +49,13 @@ def run(func: _Function) -> _Function:
 
     @functools.wraps(func)
     def looped(state: State, *args: Any, **kwargs: Any) -> Any:
-        with runtime.training(), _leaving_on_sigterm(), notification_manager.listening(state):
+        with runtime.training(), _leaving_on_sigterm(), notification_manager.listening(state), closing(kept_result):
             while True:
                 try:
                     joins = runtime.current().without_state
                     state.sync()
                     runtime.current().change_times.synced(tell=joins)
+                    kept_result.begin()
                     result = func(state, *args, **kwargs)
                     runtime.current().leaving = ""  # training is complete: there is nothing left to leave
                     return result

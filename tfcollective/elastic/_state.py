@@ -11,6 +11,7 @@ from tfcollective import _runtime as runtime
 from tfcollective._base import payload
 from tfcollective._base.errors import StateError
 from tfcollective._runtime.communicator import Max
+from tfcollective.elastic._kept import kept_result
 from tfcollective.elastic._notices import notification_manager
 
 _NO_STATE = -2  # instead of the number of a commit
@@ -107,6 +108,7 @@ class State:
     def _keep(self) -> None:
         self.save()
         self._commits += 1
+        kept_result.forget()
 
     def sync(self) -> None:
         """Gives all ranks the newest commit that one of them has: a rank may have completed a step in which another one
@@ -125,6 +127,8 @@ class State:
                 "all ranks of this world have just joined the job, and those that had its state ended before these had "
                 "taken it: start the job again from a checkpoint, for example with --max-restarts"
             )
+        if commits[newest] != mine:
+            kept_result.forget()
         self.take(newest)
         runtime.current().without_state = False
         self._commits = max(int(commits[newest]), 0)

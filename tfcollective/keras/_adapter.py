@@ -192,7 +192,8 @@ def _fit_together(original: Callable[..., Any], model: Any, **arguments: Any) ->
     with training_, added_callback(model, arguments, ours), row_sample.sampling(sample):
         if options is None:
             return original(model, **arguments)
-        return fit_elastically(original, model, arguments, options)
+        average = (lambda _: None) if ours is None else ours.average
+        return fit_elastically(original, model, arguments, options, average)
 
 
 def _train_on_batch(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
 from tfcollective._base.errors import InvalidArgumentError, UnsupportedError
@@ -14,6 +15,7 @@ from tfcollective.elastic._sampler import Division, check_share, order_of
 from tfcollective.tensorflow._dataset_order import gives_batches, is_shard, left_to_chance, reshuffles, seeds_of
 
 _BATCH = 32  # Keras's
+_OF_WORKERS = ("max_queue_size", "workers", "use_multiprocessing")  # arguments of Keras 2
 _FUNCTION = "fit(lambda epoch: data.shuffle(1000, seed=epoch, reshuffle_each_iteration=False).batch(32), ...)"
 
 
@@ -90,6 +92,57 @@ def _is_arrays(x: Any) -> bool:
     return hasattr(x, "shape") or isinstance(x, dict | list | tuple)
 
 
+@dataclass(frozen=True)
+class Validation:
+    """The validation of a ``fit``, of which each rank evaluates a part.
+
+    Attributes:
+        arguments: of ``evaluate``, by name.
+        frequency: validates after each so many epochs, or after these, counted from 1.
+    """
+
+    arguments: Mapping[str, Any]
+    frequency: Any
+
+    def is_due(self, epoch: int) -> bool:
+        """True if it comes after this epoch."""
+        number = epoch + 1
+        return number % self.frequency == 0 if isinstance(self.frequency, int) else number in self.frequency
+
+    def fingerprint(self) -> str:
+        """Returns the fingerprint of the data, as :class:`Source` does."""
+        x = self.arguments["x"]
+        if isinstance(x, tf.data.Dataset):
+            return f"{int(x.cardinality())} {x.element_spec} seeds {seeds_of(x)}"
+        if not _is_arrays(x):
+            return f"{type(x).__name__} {len(x)}"
+        given = [x, self.arguments["y"], self.arguments["sample_weight"]]
+        return _print_of([one for one in tf.nest.flatten(given) if one is not None])
+
+
+def validation_of(arguments: Mapping[str, Any]) -> Validation | None:
+    """The validation that the arguments of ``fit`` ask for; None if none.
+
+    Raises:
+        UnsupportedError: data of a kind that cannot be divided again.
+        InvalidArgumentError: data that may differ from rank to rank.
+    """
+    data = arguments["validation_data"]
+    if data is None:
+        return None
+    x, y, sample_weight = tf.keras.utils.unpack_x_y_sample_weight(data)
+    if isinstance(x, tf.data.Dataset):
+        _check_order(x, "validation_data")
+    elif hasattr(x, "__next__") or not (_is_arrays(x) or hasattr(x, "__getitem__")):
+        raise UnsupportedError(
+            f"validation_data: Elastic divides arrays, a tf.data.Dataset or a PyDataset, not {type(x).__name__}"
+        )
+    given = {name: arguments[name] for name in _OF_WORKERS if name in arguments}
+    batch = arguments["validation_batch_size"] or arguments["batch_size"]
+    given |= {"x": x, "y": y, "sample_weight": sample_weight, "batch_size": batch}
+    return Validation({**given, "steps": arguments["validation_steps"]}, arguments["validation_freq"])
+
+
 class _Arrays:
     """Arrays whose rows are the elements."""
 
@@ -120,10 +173,14 @@ class _Arrays:
 
     def fingerprint(self) -> str:
         """Returns the fingerprint of :class:`Source`: shapes, types, and the bytes of the first and the last row."""
-        leaves = tf.nest.flatten(self._arrays)
-        kinds = [f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in leaves]
-        ends = b"".join(leaf[row].numpy().tobytes() for leaf in leaves if leaf.dtype != tf.string for row in (0, -1))
-        return f"{' '.join(kinds)} {zlib.crc32(ends):08x}"
+        return _print_of(tf.nest.flatten(self._arrays))
+
+
+def _print_of(arrays: Sequence[Any]) -> str:
+    kinds = [f"{tf.as_dtype(one.dtype).name}{list(one.shape)}" for one in arrays if hasattr(one, "dtype")]
+    dense = [one for one in arrays if isinstance(one, np.ndarray | tf.Tensor) and one.dtype not in (tf.string, object)]
+    ends = b"".join(np.asarray(one[row]).tobytes() for one in dense if len(one) for row in (0, -1))
+    return f"{' '.join(kinds)} {zlib.crc32(ends):08x}"
 
 
 def _tuples(value: Any, leaf: Callable[[Any], Any]) -> Any:
@@ -225,6 +282,7 @@ def _checked_cardinality(dataset: Any) -> int:
     if not isinstance(dataset, tf.data.Dataset):
         raise InvalidArgumentError(f"x: its function has to give a tf.data.Dataset, it gave {type(dataset).__name__}")
     total = int(dataset.cardinality())
+    _check_order(dataset, "x")
     if total == tf.data.INFINITE_CARDINALITY:
         raise UnsupportedError("x: with Elastic an epoch has an end: leave out repeat(), or use take(n)")
     if total == tf.data.UNKNOWN_CARDINALITY:
@@ -232,16 +290,21 @@ def _checked_cardinality(dataset: Any) -> int:
             "x: how many elements it has is not known: say it with "
             "dataset.apply(tf.data.experimental.assert_cardinality(n))"
         )
+    return total
+
+
+def _check_order(dataset: Any, name: str) -> None:
+    """Raises InvalidArgumentError for a dataset that need not have all elements in the same order on all ranks."""
     chance = left_to_chance(dataset)
     if chance is None and reshuffles(dataset):
         chance = "a shuffle with reshuffle_each_iteration, whose order depends on how often a process has begun it"
     if chance is not None:
+        advice = f"Pass a function that gives the data of an epoch, in one order: {_FUNCTION}"
         raise InvalidArgumentError(
-            f"x: its elements come in another order on each rank ({chance}), so they cannot be divided. Pass a "
-            f"function that gives the data of an epoch, in one order: {_FUNCTION}"
+            f"{name}: its elements come in another order on each rank ({chance}), so they cannot be divided. "
+            f"{advice if name == 'x' else 'Leave the shuffle out: a validation does not depend on the order'}"
         )
     if is_shard(dataset):
         raise InvalidArgumentError(
-            "x: it is one rank's part already (Dataset.shard); Elastic divides it by itself: pass all of the data"
+            f"{name}: it is one rank's part already (Dataset.shard); Elastic divides it by itself: pass all of the data"
         )
-    return total

@@ -5,8 +5,8 @@ that communicate fail outside of steps, too. So ``Model.fit`` is called again fo
 :func:`tfcollective.elastic.run`, once for each epoch and world: each call has a dataset of known length. Callbacks do
 not see the seams: they are in a list that lives through all calls, and leaves out what they have seen.
 
-The last step of an epoch is committed together with the epoch's end, once all ranks have got there: a rank that is lost
-while the others validate costs that step and the validation again, and no rank ends an epoch that another has not.
+The last step of an epoch is committed before the validation, which all ranks share: a rank that is lost meanwhile costs
+its part of it. The epoch's end is committed once all ranks have got there: no rank ends one that another has not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from tfcollective._base.log import get_logger
 from tfcollective._runtime.communicator import Max
 from tfcollective.elastic._sampler import check_global_batch
 from tfcollective.keras._backup import BackupAndRestore
-from tfcollective.keras._elastic_data import Part, Source, source_of
+from tfcollective.keras._elastic_data import Part, Source, Validation, source_of, validation_of
 from tfcollective.keras._global_batch import ShareWeight, steps_per_execution
 from tfcollective.keras._optimizers import optimizers_of
+from tfcollective.keras._parallel import mode
+from tfcollective.keras._parallel.callbacks import CountBatches, stop_together
 from tfcollective.keras._progress import FitProgress
 from tfcollective.keras._synchronisation import BroadcastGlobalVariablesCallback
 from tfcollective.keras._variables import is_built
@@ -37,7 +39,18 @@ from tfcollective.tensorflow._variables import broadcast_variables
 
 _LOG = get_logger(__name__)
 _begun = False  # whether this process has called fit with an Elastic
-_GIVEN_BY_US = ("x", "y", "sample_weight", "batch_size", "shuffle", "epochs", "initial_epoch", "callbacks", "verbose")
+_GIVEN_BY_US = (
+    "x",
+    "y",
+    "sample_weight",
+    "batch_size",
+    "shuffle",
+    "epochs",
+    "initial_epoch",
+    "callbacks",
+    "verbose",
+    "validation_",
+)
 
 
 class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
@@ -48,7 +61,8 @@ class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
     function that takes the number of an epoch and gives its dataset. Each rank trains on its part, with batches of the
     size that is given, and after each change of the world the rest of the epoch is divided again. The elements of a
     dataset, its batches as a rule, must come in the same order on all ranks; up to size - 1 of them are left out at the
-    end of an epoch, or so many rows of arrays.
+    end of an epoch, or so many rows of arrays. Each batch of `validation_data` is evaluated by one rank, and all get
+    the results of one process.
 
     Rank 0's weights are those of all ranks at the start. Ranks that are lost cost the steps since the last commit. A
     rank that joins takes weights, the optimizer's state, the learning rate, the history, epoch and position from the
@@ -113,7 +127,13 @@ def elastic_callback(callbacks: Any) -> Elastic | None:
     return next((one for one in tf.nest.flatten(callbacks) if isinstance(one, Elastic)), None)
 
 
-def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str, Any], options: Elastic) -> Any:
+def fit_elastically(
+    fit: Callable[..., Any],
+    model: Any,
+    arguments: Mapping[str, Any],
+    options: Elastic,
+    average: Callable[[str], None],
+) -> Any:
     """Runs ``fit`` with an :class:`Elastic` among its callbacks; returns the history.
 
     Args:
@@ -121,6 +141,7 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
         model: whose.
         arguments: all of ``fit``, by name, but the model.
         options: the callback.
+        average: makes moving statistics equal on all ranks, which all call it; its argument says when.
     """
     global _begun
     if _begun and runtime.settings().elastic:
@@ -130,13 +151,15 @@ def fit_elastically(fit: Callable[..., Any], model: Any, arguments: Mapping[str,
         )
     callbacks = _checked(arguments["callbacks"])
     source = source_of(arguments, options.seed, options.global_batch or 0)
+    validation = validation_of(arguments)
     _build(model, source)
     _check_optimizers(model)
     weight = None if options.global_batch is None else ShareWeight(model)
     first = int(arguments["initial_epoch"])
     data = f"{source.fingerprint()}{f' global batch {options.global_batch}' if options.global_batch else ''}"
-    state = KerasState(model, epoch=first, batch=0, done=0, steps=0, stopped=False, history=b"", data=data)
-    training = _Training(fit, model, arguments, source, state, weight)
+    data += f" validation {validation.fingerprint()}" if validation is not None else ""
+    state = KerasState(model, epoch=first, batch=0, done=0, steps=0, logs=None, stopped=False, history=b"", data=data)
+    training = _Training(fit, model, arguments, source, validation, state, weight, average)
     options._in_fit = _begun = True
     try:
         if runtime.current().newcomer:
@@ -184,8 +207,8 @@ class _Training:
     """A ``fit`` of the user's, which is many of Keras's.
 
     The state's values: `epoch`; `batch`, how many steps of the epoch are done, in all worlds; `done`, how many elements
-    of it; `steps` of all epochs; `stopped` by a callback; `history`, what Keras's History holds, in bytes, of which a
-    commit makes no copy; `data`, the source's fingerprint.
+    of it; `steps` of all epochs; `logs` of an epoch whose steps are all done, else None; `stopped` by a callback;
+    `history`, what Keras's History holds, in bytes, of which a commit makes no copy; `data`, the source's fingerprint.
     """
 
     callbacks: _Callbacks
@@ -196,14 +219,17 @@ class _Training:
         model: Any,
         arguments: Mapping[str, Any],
         source: Source,
+        validation: Validation | None,
         state: Any,
         weight: ShareWeight | None,
+        average: Callable[[str], None],
     ) -> None:
         self._fit = fit
+        self.average = average
         self._weight = weight
         self._source, self._data = source, state.data
-        self._kept = {name: value for name, value in arguments.items() if name not in _GIVEN_BY_US}
-        self._kept["validation_batch_size"] = arguments["validation_batch_size"] or arguments["batch_size"]
+        self._kept = {name: value for name, value in arguments.items() if not name.startswith(_GIVEN_BY_US)}
+        self.validation = validation
         self.model = model
         self.epochs = int(arguments["epochs"])
         self.verbose = 1 if arguments["verbose"] == "auto" else arguments["verbose"]
@@ -215,9 +241,8 @@ class _Training:
         would stand still for that in their first step together."""
         few = self.part.dataset.take(steps_per_execution(self.model))
         given = {"x": few, "epochs": 1, "shuffle": False, "callbacks": [], "verbose": 0}
-        kept = {name: value for name, value in self._kept.items() if not name.startswith("validation_")}
         self.begin_step(0)
-        self._fit(self.model, **given, **kept)
+        self._fit(self.model, **given, **self._kept)
         self.state.restore()
 
     def begin_step(self, step: int) -> None:
@@ -235,7 +260,10 @@ class _Training:
         self.callbacks.resume()
         with _not_finalized(self.model):
             while self.state.epoch < self.epochs and not self.state.stopped:
-                self._epoch()
+                if self.state.logs is None:
+                    self._epoch()
+                else:
+                    self.callbacks.resume_end(self.state.epoch)
         if hasattr(self.model.optimizer, "finalize_variable_values"):  # Keras 2's legacy optimizers have no such end
             self.model.optimizer.finalize_variable_values(self.model.trainable_variables)
         self.callbacks.end()
@@ -277,8 +305,9 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         self._committed = 0  # steps of this part that are
         self._epoch_begun = -1
         self._metrics: list[tuple[Any, Any]] = []  # this rank's, of the epoch, as of the last commit
+        self._logs: dict[str, Any] = {}  # this rank's, of an epoch whose steps are all done
         super().__init__(
-            callbacks,
+            [CountBatches(), *callbacks, *stop_together(callbacks)],
             add_history=True,
             add_progbar=training.verbose != 0,
             model=training.model,
@@ -339,6 +368,7 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
             self._commit(steps)
 
     def _commit(self, steps: int) -> None:
+        """Commits so many steps of the part."""
         new, self._committed = steps - self._committed, steps
         self._state.batch += new
         self._state.steps += new
@@ -347,17 +377,39 @@ class _Callbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]  # Kera
         self._state.commit()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Waits for all ranks before one commits the epoch's end; they agree on whether it was the last."""
+        """The steps of an epoch are done: commits them, and ends it."""
+        self._training.average(f"epoch {epoch}")
+        self._logs = dict(logs or {})
+        self._state.logs = self._logs
+        self._commit(self._training.part.steps)
+        self._end_epoch(epoch)
+
+    def resume_end(self, epoch: int) -> None:
+        """The world has changed after the steps of an epoch: ends it. The metrics of a rank count what it has trained
+        on, nothing where it has just joined."""
+        self._training.model.reset_metrics()
+        self.on_epoch_begin(epoch)
+        self._end_epoch(epoch)
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Validates, and waits for all ranks before one commits the epoch's end; they agree on whether it was the
+        last.
+        """
+        model, state, validation = self._training.model, self._state, self._training.validation
+        counted = {name: value for name, value in model.get_metrics_result().items() if name in state.logs}
+        logs = {**state.logs, **_as_numbers(counted), **self._logs}
+        if validation is not None and validation.is_due(epoch):
+            with mode.divided():
+                found = model.evaluate(**validation.arguments, callbacks=self, return_dict=True)
+            logs |= {f"val_{name}": value for name, value in found.items()}
         super().on_epoch_end(epoch, logs)
-        model, state = self._training.model, self._state
         stop = runtime.get_communicator().allreduce(_flag(model.stop_training), Max, name="elastic/stop")
         # A rank that has joined has callbacks that know less of the past. Rank 0 is one that was there.
         broadcast_variables(learning_rates([model], []))
         state.stopped = bool(stop)
-        state.epoch, state.batch, state.done = epoch + 1, 0, 0
-        state.steps += self._training.part.steps - self._committed
+        state.epoch, state.batch, state.done, state.logs = epoch + 1, 0, 0, None
         state.history = payload.dumps((self._kept_history.history, self._kept_history.epoch), "the history")
-        self._metrics = []
+        self._metrics, self._logs = [], {}
         state.commit()
 
 
@@ -365,6 +417,11 @@ def _flag(value: Any) -> Any:
     import numpy as np
 
     return np.array(bool(value), np.int64)
+
+
+def _as_numbers(results: Mapping[str, Any]) -> dict[str, Any]:
+    values = {name: tf.convert_to_tensor(value).numpy() for name, value in results.items()}
+    return {name: value.item() if value.ndim == 0 else value for name, value in values.items()}
 
 
 def _metrics_of(model: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from tfcollective._runtime import ProcessSet
 from tfcollective.keras._accumulation import accumulators
 from tfcollective.keras._metric_sums import CountedMetrics, LogOfAllRanks
 from tfcollective.keras._optimizers import distributed_states, optimizers_of
+from tfcollective.keras._parallel import mode
 from tfcollective.keras._progress import FitProgress
 from tfcollective.keras._replica_state import metric_variables, moving_statistics
 from tfcollective.keras._variables import assigned_weights, build_optimizer, distinct, optimizer_variables
@@ -159,6 +160,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
         self._process_set = process_set
         self._in_fit = False
         self._trained: CountedMetrics | None = None
+        self._validated_together = False
         self._named: set[str] = set()
 
     def set_model(self, model: Any) -> None:
@@ -177,6 +179,7 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Keeps what the metrics have counted in training: the validation counts with the same ones."""
+        self._validated_together = mode.active() is not None
         if self._in_fit and not self._is_alone():
             self._trained = CountedMetrics(self.model)
 
@@ -186,11 +189,14 @@ class MetricAverageCallback(tf.keras.callbacks.Callback):  # type: ignore[misc] 
 
     def replace(self, logs: Any, label: str) -> None:
         """Replaces the metrics in `logs`, which are those that the model has now; `label` says of what."""
-        if not logs or self._is_alone():
+        if not logs or self._is_alone() or mode.active() is not None:  # else they are of all ranks already
             return
         now = None if self.model is None else CountedMetrics(self.model)
-        averages = LogOfAllRanks(logs, self._trained, now, self._process_set)
+        together = self._validated_together
+        own = {name: value for name, value in logs.items() if not (together and name.startswith("val_"))}
+        averages = LogOfAllRanks(own, self._trained, now, self._process_set)
         differing = averages.replace(label)
+        logs.update(own)
         unknown = {text for text in differing if text not in self._named}
         self._named |= unknown
         if unknown and runtime.members(self._process_set).rank == 0:

@@ -73,7 +73,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def on_train_begin(self, logs: Any = None) -> None:
         """Compares, and says what is probably not meant."""
         if self._elastic:
-            self._in_step = self._validates = True  # all ranks pass the same arguments
+            self._in_step = True  # all ranks pass the same arguments
         elif not self._alone():
             elements = None if self.sample is None else self.sample.elements
             mine = plan_of(self.model, self._arguments, self._callbacks, self.params, elements)
@@ -95,7 +95,7 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
     def on_test_begin(self, logs: Any = None) -> None:
         """A validation begins: with the statistics of all ranks."""
         if self._validates and not self._alone():
-            self._average("this validation")
+            self.average("this validation")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Makes statistics equal, and looks at what else is not."""
@@ -104,7 +104,8 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         if self._compares_rows:
             self._compares_rows = False
             self._compare_rows()
-        self._average(f"epoch {epoch}")
+        if not self._elastic:  # else they are equal since the steps of the epoch were committed
+            self.average(f"epoch {epoch}")
         if self._checks and self._is_time_to_compare(epoch):
             self._compare(f"epoch {epoch}")
 
@@ -115,7 +116,8 @@ class TogetherCallback(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Ke
         first = not self._elastic and epoch == self._first_epoch
         return first or (self._elastic and epoch == 0) or epoch + 1 == self.params.get("epochs")
 
-    def _average(self, label: str) -> None:
+    def average(self, label: str) -> None:
+        """Makes statistics equal; `label` says when."""
         if self._averages:
             average_statistics(self.model, self._process_set, self._local_keys(), label)
 

@@ -65,6 +65,17 @@ def test_ranks_take_turns_in_groups() -> None:
     assert mine == [[0, 2, 8, 10], [4, 6]]
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_evaluated_batches_are_left_out(rows: int) -> None:
+    data = tf.data.Dataset.range(10 * rows).batch(rows).map(lambda batch: batch // rows)
+    divisions = [Division(rank, 2, evaluated=(0, 3, 4)) for rank in range(2)]
+    found = [[int(batch[0]) for batch in division.whole_batches_of(data)] for division in divisions]
+    assert found == [[1, 5, 7, 9], [2, 6, 8]]
+    assert [division.places(3) for division in divisions] == [[1, 5, 7], [2, 6, 8]]
+    pairs = [[int(batch[0]) for batch in division.whole_batches_of(data, 2)] for division in divisions]
+    assert pairs == [[2, 3], [4, 5]]  # of turns 1 and 2
+
+
 def test_whole_batches_are_taken_in_turn() -> None:
     data = tf.data.Dataset.range(20).batch(3)
     found = [list(Division(rank, 3).whole_batches_of(data)) for rank in range(3)]

@@ -185,6 +185,27 @@ def test_the_pipeline_tells_a_datasets_order() -> None:
     assert seeds_of(DATA.shuffle(5, seed=3)) == seeds_of(DATA.shuffle(5, seed=3)) != seeds_of(DATA.shuffle(5, seed=4))
 
 
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (DATA.shuffle(5).batch(3), InvalidArgumentError, "validation_data: its elements.*Leave the shuffle out"),
+        (DATA.shard(2, 0).batch(3), InvalidArgumentError, "validation_data: it is one rank's part already"),
+        (iter([(X, Y)]), UnsupportedError, "validation_data: Elastic divides arrays.*not list_iterator"),
+    ],
+)
+def test_a_validation_that_cannot_be_divided(data: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        model().fit(X, Y, verbose=0, validation_data=data, callbacks=[tfk.Elastic()])
+
+
+def test_validations_come_when_they_are_due() -> None:
+    given = {"epochs": 4, "verbose": 0, "shuffle": False, "validation_data": DATA.batch(5), "validation_steps": 3}
+    for frequency in (2, [1, 4]):
+        expected = model().fit(X, Y, validation_freq=frequency, **given).history
+        assert len(expected["val_loss"]) == 2
+        assert model().fit(X, Y, validation_freq=frequency, callbacks=[tfk.Elastic()], **given).history == expected
+
+
 def test_fingerprints_tell_data_apart() -> None:
     whole = DATA.batch(3)
     shuffled = [DATA.shuffle(5, seed=seed, reshuffle_each_iteration=False) for seed in (3, 4)]

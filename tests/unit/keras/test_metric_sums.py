@@ -17,6 +17,7 @@ from fake_world import fake_world
 import tfcollective.keras as tfk
 from tfcollective import _runtime as runtime
 from tfcollective.keras._metric_sums import ADDITIVE, is_additive
+from tfcollective.keras._parallel import mode
 
 pytestmark = pytest.mark.tensorflow
 keras = tf.keras
@@ -148,6 +149,26 @@ def test_a_custom_metric_is_averaged_and_named(
     (record,) = [record for record in caplog.records if "MetricAverageCallback" in record.message]
     assert "m (Largest): the mean of the ranks' values" in record.message
     assert "loss" not in record.message
+
+
+def test_what_is_of_all_ranks_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rank has counted the same: a count that is added up is twice as large."""
+    made = keras.Sequential([keras.layers.Input((3,)), keras.layers.Activation("linear")])
+    made.compile(loss="mse", metrics=[METRICS.TruePositives(name="count")])
+    found = made.evaluate(SCORES, ONE_HOT, 4, verbose=0, return_dict=True)["count"]
+    callback = tfk.MetricAverageCallback()
+    callback.set_model(made)
+    callback.on_train_begin()
+    trained, divided = {"count": found, "val_count": found}, {"count": found}
+    with fake_world():
+        monkeypatch.setattr(runtime, "get_communicator", lambda _set=None: TwoRanks())
+        with mode.divided():
+            callback.on_test_begin()
+        callback.on_epoch_end(0, trained)
+        with mode.divided():
+            callback.on_epoch_end(0, divided)
+    assert trained == {"count": 2 * found, "val_count": found}
+    assert divided == {"count": found}
 
 
 def test_training_and_validation_in_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from tfcollective.keras._backup import BackupAndRestore
 from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._parallel import mode
 from tfcollective.keras._parallel.results import leaves_of
-from tfcollective.keras._parallel.run import run
+from tfcollective.keras._parallel.run import begin_at, run
 from tfcollective.keras._parallel.updates import recording_of
 from tfcollective.tensorflow._objects import broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
@@ -84,6 +84,19 @@ class InStep(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not
         with unnoted():
             stops = runtime.get_communicator().allreduce(float(self.model.stop_training), op=Max, name="stop_training")
         self.model.stop_training = bool(stops)
+
+
+class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
+    """Notes the number of batches that this rank evaluates."""
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Begins to count."""
+        run.agrees = False
+        begin_at(0, 1 if mode.has_distributions() else steps_per_execution(self.model))
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Counts."""
+        run.place += runtime.size()
 
 
 class StopTogether(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed

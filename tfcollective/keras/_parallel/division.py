@@ -7,7 +7,9 @@ there a rank takes every ``size``-th batch as it is: each value is computed of t
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,11 +32,13 @@ class Division:
         rank: of this process.
         size: the number of ranks.
         shards_data: False: each rank is given data of its own, with batches of its own.
+        evaluated: places of whole batches that ranks have evaluated before; ranks take turns with the others.
     """
 
     rank: int
     size: int
     shards_data: bool = True
+    evaluated: tuple[int, ...] = ()
 
     def part_of(self, batch: Any) -> Part:
         """This rank's part of a batch; without `shards_data` all of it, and the others' are taken to be as large.
@@ -91,15 +95,34 @@ class Division:
             return dataset
         dataset = _in_order(dataset)
         if together > 1:
-            places = dataset.enumerate().filter(lambda place, _: self.takes(place // together))
-            return places.map(lambda _, batch: batch)
+            return self._own(dataset, together)
         batches = batches_of(dataset)
-        every_nth = None if batches is None else batches.every(self.size, self.rank)
-        return dataset.shard(self.size, self.rank) if every_nth is None else every_nth
+        mine = None if batches is None else batches.some(self._own)
+        return self._own(dataset) if mine is None else mine
+
+    def _own(self, dataset: Any, together: int = 1) -> Any:
+        if together == 1 and not self.evaluated:
+            return dataset.shard(self.size, self.rank)
+        numbered = dataset.enumerate().filter(lambda place, _: self.takes(place // together))
+        return numbered.map(lambda _, batch: batch)
 
     def takes(self, place: Any) -> Any:
-        """True if this rank takes what is at `place`, as ranks take turns."""
-        return place % self.size == self.rank if self.shards_data else True
+        """True if this rank takes what is at `place`, as ranks take turns: a bool, of a tensor a tensor."""
+        if not self.shards_data:
+            return True
+        if not self.evaluated:
+            return place % self.size == self.rank
+        if isinstance(place, int):
+            before = bisect.bisect_left(self.evaluated, place)
+            is_new = before == len(self.evaluated) or self.evaluated[before] != place
+            return is_new and (place - before) % self.size == self.rank
+        places = tf.constant((*self.evaluated, tf.int64.max), tf.int64)
+        before = tf.searchsorted(places, [place], out_type=tf.int64)[0]
+        return (places[before] != place) & ((place - before) % self.size == self.rank)
+
+    def places(self, count: int) -> list[int]:
+        """The first `count` places that this rank takes."""
+        return list(itertools.islice(filter(self.takes, itertools.count()), count))
 
     def slices(self, data: Any) -> bool:
         """True if ranks take slices of the batches of these data, False if each takes all that it is given."""

@@ -77,7 +77,9 @@ def active() -> Division | None:
     chosen: Any = tf.keras.distribution.distribution() if has_distributions() else None
     if chosen is None and not _asked.here:
         return None
-    if not runtime.is_initialized() or runtime.size() == 1 or tf.distribute.has_strategy():
+    if not runtime.is_initialized() or tf.distribute.has_strategy():
+        return None
+    if runtime.size() == 1 and not (_asked.here and runtime.settings().elastic):  # it may be the last of several
         return None
     if _missing:
         raise UnsupportedError(

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfcollective import _runtime as runtime
 from tfcollective._base.errors import UnsupportedError
 from tfcollective.keras._metric_sums import assigns_in_result, is_additive, made_again, merge, merges
+from tfcollective.keras._parallel.interrupted import Attempt, Counted, Part
 from tfcollective.keras._parallel.updates import recording_of, refusal, see_updates, update_again
 from tfcollective.tensorflow._objects import allgather_object, broadcast_object
 from tfcollective.tensorflow._reductions import unnoted
@@ -53,26 +54,28 @@ def prepare_metrics(metrics: Sequence[Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Counted:
-    """The counts of a rank in a run.
+class _OfRank:
+    """What a rank brings along.
 
     Attributes:
-        states: of each metric, of its variables; None if the rank has made no step.
-        others: what its last step has returned beside results of metrics.
-        weight: of `others`.
+        counted: what it has counted, in the parts of the run; empty if it has made no step.
         updates: some metrics are updated with the rows of all ranks.
         refused: the error about one that cannot be; empty if all can.
     """
 
-    states: list[list[Any]] | None
-    others: dict[str, Any]
-    weight: float
+    counted: list[Counted]
     updates: bool
     refused: str
 
 
 def result_of_all(
-    model: Any, logs: Any, weight: float, label: str, turns: tuple[int, int] | None = None
+    model: Any,
+    logs: Any,
+    weight: float,
+    label: str,
+    turns: tuple[int, int] | None = None,
+    attempt: Attempt | None = None,
+    places: Sequence[int] = (),
 ) -> dict[str, Any]:
     """The result of a run on all ranks, which all call it; then the metrics have counted what all ranks have.
 
@@ -83,19 +86,26 @@ def result_of_all(
         label: says of what, in messages.
         turns: of an evaluation: the number of batches that ranks took at once, and the rank that took the first.
             Numbers that are no metric's are then those of the rank with the largest weight, else their weighted mean.
+        attempt: keeps what is counted in an evaluation, and has what was counted before.
+        places: of the batches that this rank has evaluated, for `attempt`.
 
     Returns:
         Empty if no rank has made a step.
     """
     logs = _flat(logs)
-    leaves = [one for one in leaves_of(model.metrics) if one.variables] if logs else []
+    before = Part() if attempt is None else attempt.before
+    shown = list(logs) or before.names
+    leaves = [one for one in leaves_of(model.metrics) if one.variables] if shown else []
     apart = [one for one in leaves if not merges(one)]
     record = recording_of(model) if turns else None
-    names = set(model.get_metrics_result()) if logs else set()
+    names = set(model.get_metrics_result()) if shown else set()
     others = {name: np.asarray(value, np.float64) for name, value in logs.items() if name not in names}
     states = [[] if one in apart else _values(one) for one in leaves]
     refused = refusal(apart, record, evaluates=turns is not None)
-    mine = _Counted(states if logs else None, others, weight, bool(apart), refused)
+    counted = [*before.counted, Counted(states, others, weight)] if logs else before.counted
+    if attempt is not None and not apart:
+        attempt.keep(Part(counted, [*before.places, *places], shown))
+    mine = _OfRank(counted, bool(apart), refused)
     with unnoted():
         everyones = allgather_object(mine, name=f"metrics of {label}")
         for theirs in everyones:
@@ -103,16 +113,17 @@ def result_of_all(
                 raise UnsupportedError(theirs.refused)
         if turns and any(theirs.updates for theirs in everyones):
             update_again(apart, record, *turns)
-        having = [rank for rank, theirs in enumerate(everyones) if theirs.states is not None]
-        counted = [everyones[rank] for rank in having]
+        having = [rank for rank, theirs in enumerate(everyones) if theirs.counted]
+        counted = [part for theirs in everyones for part in theirs.counted]
         result: dict[str, Any] = {}
-        if logs:
+        if shown:
             for place, metric in enumerate(leaves):
                 if metric not in apart:
-                    merge(metric, [theirs.states[place] for theirs in counted if theirs.states is not None])
-            result = {name: _as_number(value) for name, value in model.get_metrics_result().items() if name in logs}
-            result |= {name: _combined(name, counted, last_counts=turns is not None) for name in others}
-            result = {name: result[name] for name in logs}
+                    merge(metric, [part.states[place] for part in counted])
+            result = {name: _as_number(value) for name, value in model.get_metrics_result().items() if name in shown}
+            more = [name for name in shown if name not in names]
+            result |= {name: _combined(name, counted, last_counts=turns is not None) for name in more}
+            result = {name: result[name] for name in shown}
         if having and len(having) < len(everyones):
             result = broadcast_object(result, root_rank=having[0], name=f"result of {label}")
     return result
@@ -147,7 +158,7 @@ def _flat(logs: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _combined(name: str, counted: Sequence[_Counted], last_counts: bool) -> Any:
+def _combined(name: str, counted: Sequence[Counted], last_counts: bool) -> Any:
     if last_counts:
         return _as_number(max(counted, key=lambda theirs: theirs.weight).others[name])
     weights = [theirs.weight for theirs in counted]

@@ -134,14 +134,14 @@ class Batches(NamedTuple):
             slices = move(slices)
         return _as(self.whole, slices.map(one_argument(slices, lambda row: part(*row))), self.whole.cardinality())
 
-    def every(self, size: int, place: int) -> Any | None:
-        """The dataset of the whole batches at `place`, `place` + `size` and so on; None where it cannot be made."""
+    def some(self, choose: Callable[[Any], Any]) -> Any | None:
+        """The dataset of the whole batches that `choose` leaves in a dataset of all; None where it cannot be made."""
         if self.repeats:  # it may put smaller batches between others
             return None
-        uncomputed = self.uncomputed().shard(size, place).unbatch()
+        uncomputed = choose(self.uncomputed()).unbatch()
         computed = self._computed(uncomputed, self.rows.compute)
         batches = computed.batch(self.size, drop_remainder=self.drops_last)
-        return _as(self.whole, batches, self.whole.shard(size, place).cardinality())
+        return _as(self.whole, batches, choose(self.whole).cardinality())
 
     def _computed(self, chosen: Any, compute: Callable[[Any], Any]) -> Any:
         return chosen.map(
@@ -179,9 +179,9 @@ class Gathered(NamedTuple):
 
         return self._gathered(watch(self.places), part)
 
-    def every(self, size: int, place: int) -> Any:
-        """The dataset of the whole batches at `place`, `place` + `size` and so on."""
-        return self._gathered(self.places.shard(size, place), self.gather)
+    def some(self, choose: Callable[[Any], Any]) -> Any:
+        """The dataset of the whole batches that `choose` leaves in a dataset of all."""
+        return self._gathered(choose(self.places), self.gather)
 
     def _gathered(self, places: Any, gather: Callable[[Any], Any]) -> Any:
         batches = places.map(one_argument(places, gather), num_parallel_calls=tf.data.AUTOTUNE)

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tfcollective import _runtime as runtime
+from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.interrupted import Attempt
 from tfcollective.keras._parallel.results import result_of_all
 
 
@@ -24,6 +26,7 @@ class _Run(threading.local):
         place: of the last batch that this rank has evaluated, among those of all ranks in this evaluation.
         agrees: in this evaluation, ranks agree after each turn whether it stops.
         endless: evaluates steps of data of an unknown length: their iterator.
+        attempt: of an evaluation in an elastic job; None: nothing is kept of it.
         share: a variable: this rank's part of the last batch.
     """
 
@@ -35,6 +38,7 @@ class _Run(threading.local):
     place = 0
     agrees = False
     endless: Any = None
+    attempt: Attempt | None = None
     share: Any = 1.0
 
 
@@ -42,10 +46,13 @@ run = _Run()
 
 
 @contextmanager
-def running(division: Division, *, trains: bool = False, predicts: bool = False) -> Iterator[None]:
+def running(
+    division: Division, *, trains: bool = False, predicts: bool = False, attempt: Attempt | None = None
+) -> Iterator[None]:
     """Within it, Keras trains, predicts, or else evaluates, with this division of the data."""
     before = dict(vars(run))
     run.division, run.trains, run.evaluates, run.predicts = division, trains, not trains, predicts
+    run.attempt = attempt
     try:
         yield
     finally:
@@ -67,6 +74,11 @@ def begin_at(place: int, together: int = 1) -> None:
 
 def result_of_run(model: Any, logs: dict[str, Any]) -> dict[str, Any]:
     """The results of an epoch or an evaluation over all ranks, which all call it; see ``result_of_all``."""
+    if run.evaluates and run.attempt is not None and run.division is not None and not run.agrees:
+        calls = run.place // runtime.size() + 1
+        mine = run.division.places(calls * steps_per_execution(model))  # some may be behind the end of the data
+        place = mine[calls - 1] if calls else -1
+        return result_of_all(model, logs, place, "an evaluation", run.turns, run.attempt, mine)
     if run.evaluates:
         return result_of_all(model, logs, run.place, "an evaluation", run.turns)
     return result_of_all(model, logs, float(run.share), "an epoch")

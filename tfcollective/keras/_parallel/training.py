@@ -14,15 +14,15 @@ from tfcollective._base.errors import ConfigError, UnsupportedError
 from tfcollective._runtime.communicator import Sum
 from tfcollective.keras._classes import become_distributed
 from tfcollective.keras._elastic_fit import elastic_callback
-from tfcollective.keras._global_batch import steps_per_execution
 from tfcollective.keras._optimizers import INSTEAD_OF, innermost, train_step_is_own
 from tfcollective.keras._parallel import distribution, files, keras2, keras3, mode
-from tfcollective.keras._parallel.callbacks import InStep, for_this_rank, stop_together, with_our_backups
+from tfcollective.keras._parallel.callbacks import CountBatches, InStep, for_this_rank, stop_together, with_our_backups
 from tfcollective.keras._parallel.division import Division
+from tfcollective.keras._parallel.interrupted import begin_attempt, rest_of
 from tfcollective.keras._parallel.predictions import Predictions, take_wanted
 from tfcollective.keras._parallel.randomness import own_random_numbers
 from tfcollective.keras._parallel.results import count_on, leaves_of, prepare_metrics, values_in_order
-from tfcollective.keras._parallel.run import begin_at, result_of_run, run, running
+from tfcollective.keras._parallel.run import result_of_run, run, running
 from tfcollective.keras._parallel.step import divided_step
 from tfcollective.keras._parallel.updates import recording
 from tfcollective.keras._state import OptimizerState, state_of
@@ -101,7 +101,11 @@ def evaluate(original: Callable[..., Any], model: Any, arguments: dict[str, Any]
     if not isinstance(arguments.get("callbacks"), tf.keras.callbacks.CallbackList):  # that of fit has one
         callbacks = _listed(arguments.get("callbacks"))
         arguments["callbacks"] = [CountBatches(), *callbacks, *stop_together(callbacks)]
-    with running(division), recording(model) if gathers else nullcontext(), warnings.catch_warnings():
+    attempt = begin_attempt(model, arguments, mergeable=not gathers) if division.slices(arguments.get("x")) else None
+    if attempt is not None:
+        division = rest_of(division, attempt)
+    noting = recording(model) if gathers else nullcontext()
+    with running(division, attempt=attempt), noting, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Your input ran out of data")
         return original(model, **arguments)
 
@@ -128,19 +132,6 @@ def _gets_weights(model: Any, division: Division) -> bool:
     """True if an evaluation or prediction makes the model's weights: each rank does all of it, as one without batches
     would have none."""
     return division.shards_data and run.division is None and not model.built
-
-
-class CountBatches(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is not typed
-    """Notes the number of batches that this rank evaluates."""
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        """Begins to count."""
-        run.agrees = False
-        begin_at(0, 1 if mode.has_distributions() else steps_per_execution(self.model))
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Counts."""
-        run.place += runtime.size()
 
 
 def _prepare(model: Any) -> None:
