@@ -1,9 +1,9 @@
 """One rank of an elastic fit: job_elastic_fit.py DIRECTORY KIND EPOCHS [FAULT ...].
 
-KIND of data: arrays, dataset or function. A FAULT is PHASE:TASK:EPOCH:BATCH: there the process of worker TASK is
-killed; PHASE is begin or end (of a batch), validation (BATCH counts those of this rank) or epoch (its end; BATCH is 0).
-Each rank leaves in DIRECTORY the rows that it has trained on, and those that it has evaluated, as JSON lines, and at
-the end what it sees.
+KIND of data: arrays, dataset, sequence or function. A FAULT is PHASE:TASK:EPOCH:BATCH: there the process of worker TASK
+is killed; PHASE is begin or end (of a batch), validation (BATCH counts those of this rank) or epoch (its end; BATCH is
+0). Each rank leaves in DIRECTORY the rows that it has trained on, and those that it has evaluated, as JSON lines, and
+at the end what it sees.
 
 How long anything takes depends on the machine: a replacement joins when a file "changed" is there. With
 WHOLE=EPOCH:BATCH in the environment the others make it there, and go on when the coordinator wants the world to change;
@@ -130,9 +130,19 @@ class Faults(tf.keras.callbacks.Callback):
         calls.append(("epoch end", epoch))
 
 
+class Batches(tf.keras.utils.Sequence):
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __getitem__(self, place: int) -> Any:
+        return x[place * BATCH : (place + 1) * BATCH], y[place * BATCH : (place + 1) * BATCH]
+
+
 def data_of(kind: str, x: Any, y: Any) -> dict[str, Any]:
     if kind == "arrays":
         return {"x": x, "y": y, "batch_size": None if GLOBAL_BATCH else BATCH}
+    if kind == "sequence":
+        return {"x": Batches()}
     whole = tf.data.Dataset.from_tensor_slices((x, y))
     if GLOBAL_BATCH:
         return {"x": whole}

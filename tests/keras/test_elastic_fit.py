@@ -78,8 +78,9 @@ def test_others_continue_in_the_killed_ranks_batch(tmp_path: Path) -> None:
 
 
 @every_fault
-def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path) -> None:
-    done = run(tmp_path, "dataset", 3, "begin:0:0:3", WHOLE="1:2")
+@pytest.mark.parametrize("kind", ["dataset", "sequence"])
+def test_a_replacement_joins_in_the_middle_of_training(tmp_path: Path, kind: str) -> None:
+    done = run(tmp_path, kind, 3, "begin:0:0:3", WHOLE="1:2")
     done.check(3)
     assert set(done.ends) == {1, 2, 3}
     assert [done.ends[task]["rank"] for task in (1, 2, 3)] == [0, 1, 2]

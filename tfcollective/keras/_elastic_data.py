@@ -24,7 +24,7 @@ class Part:
     """The data of this rank for one epoch in one world.
 
     Attributes:
-        dataset: its batches.
+        dataset: its batches; ``take(n)`` gives the first n.
         steps: how many these are, the same on all ranks.
         division: says where in the epoch all ranks are after some of them.
     """
@@ -62,15 +62,21 @@ def source_of(arguments: Mapping[str, Any], seed: int, global_batch: int = 0) ->
             "steps_per_epoch: with Elastic an epoch is all of the data, so that the rest can be divided again: "
             "limit a dataset with take(n) instead"
         )
+    if isinstance(x, tf.keras.utils.Sequence):
+        _check_alone(arguments, f"a {type(x).__name__}")
+        _check_stays(x)
+        return _BatchesByIndex(lambda _: x, bool(arguments["shuffle"]), seed, global_batch)
     if isinstance(x, tf.data.Dataset) or callable(x):
         dataset = isinstance(x, tf.data.Dataset)
         _check_alone(arguments, "a tf.data.Dataset" if dataset else "a function of the epoch")
         of_epoch = (lambda epoch: x) if dataset else x
+        if not dataset and isinstance(x(0), tf.keras.utils.Sequence):
+            return _BatchesByIndex(of_epoch, bool(arguments["shuffle"]), seed, global_batch)
         return _Rows(of_epoch, global_batch) if global_batch else _Datasets(of_epoch)
     if x is None or hasattr(x, "__next__") or (hasattr(x, "__getitem__") and not _is_arrays(x)):
         raise UnsupportedError(
-            f"x: Elastic divides arrays, a tf.data.Dataset, or a function that gives one for an epoch, not "
-            f"{type(x).__name__}: make a tf.data.Dataset of it"
+            "x: Elastic divides arrays, a tf.data.Dataset, a PyDataset, or a function that gives one for an epoch, "
+            f"not {type(x).__name__}: make a tf.data.Dataset of it"
         )
     if arguments["validation_split"] and arguments["validation_data"] is None:
         raise UnsupportedError("validation_split: with Elastic pass validation_data")
@@ -226,6 +232,66 @@ class _Datasets:
         """
         whole = self._of_epoch(0)
         return f"{_checked_cardinality(whole)} {whole.element_spec} seeds {seeds_of(whole)}"
+
+
+class _BatchesByIndex:
+    """The source for a PyDataset, or Keras 2's Sequence: its batches are asked for by their numbers."""
+
+    def __init__(self, of_epoch: Callable[[int], Any], shuffle: bool, seed: int, global_batch: int) -> None:
+        if global_batch:
+            raise UnsupportedError("x: global_batch of Elastic divides rows, and a PyDataset has batches: leave it out")
+        self._of_epoch, self._shuffle, self._seed = of_epoch, shuffle, seed
+
+    def part(self, epoch: int, done: int, rank: int, size: int) -> Part:
+        """See :class:`Source`."""
+        whole = self._of_epoch(epoch)
+        division = _division(_length_of(whole), done, 1, rank, size)
+        order = order_of(division.total, self._shuffle, self._seed, epoch)
+        return Part(_Chosen(whole, order[division.places()].tolist()), division.steps, division)
+
+    def fingerprint(self) -> str:
+        """Returns the fingerprint of :class:`Source`: the class and the number of batches, which may be random."""
+        whole = self._of_epoch(0)
+        return f"{type(whole).__name__} {_length_of(whole)}"
+
+
+class _Chosen(tf.keras.utils.Sequence):  # type: ignore[misc]  # Keras is not typed
+    """Some batches of a PyDataset, with its workers."""
+
+    def __init__(self, whole: Any, places: Sequence[int]) -> None:
+        given = {name: getattr(whole, name) for name in _OF_WORKERS if hasattr(whole, name)}
+        super().__init__(**given)
+        self._whole, self._chosen = whole, places
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._whole[self._chosen[place]]
+
+    def take(self, count: int) -> Any:
+        """Returns the first batches."""
+        return _Chosen(self._whole, self._chosen[:count])
+
+
+def _check_stays(data: Any) -> None:
+    """Raises UnsupportedError for a PyDataset whose batches need not be the same ones in each epoch."""
+    base = tf.keras.utils.Sequence
+    for name in ("on_epoch_begin", "on_epoch_end"):
+        if getattr(type(data), name, None) is not getattr(base, name, None):
+            raise UnsupportedError(
+                f"x: {type(data).__name__} has an {name}, which a rank that joins later has not called as often: pass "
+                "a function that gives the data of an epoch: fit(lambda epoch: ...)"
+            )
+
+
+def _length_of(data: Any) -> int:
+    if not isinstance(data, tf.keras.utils.Sequence):
+        raise InvalidArgumentError(f"x: its function has to give a PyDataset each time, it gave {type(data).__name__}")
+    count = data.num_batches if hasattr(type(data), "num_batches") else len(data)
+    if count is None:
+        raise UnsupportedError("x: with Elastic an epoch has an end: give the PyDataset a number of batches")
+    return int(count)
 
 
 class _Rows(_Datasets):

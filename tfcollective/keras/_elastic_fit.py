@@ -57,12 +57,12 @@ class Elastic(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras is no
     """Lets ``fit`` continue when ranks are lost or join: ``model.fit(x, epochs=E, callbacks=[tfc.Elastic()])`` in a job
     that runs with ``--min-np``.
 
-    All ranks pass the same data, all of it: `x` is arrays (with `y`, `sample_weight`), a ``tf.data.Dataset``, or a
-    function that takes the number of an epoch and gives its dataset. Each rank trains on its part, with batches of the
-    size that is given, and after each change of the world the rest of the epoch is divided again. The elements of a
-    dataset, its batches as a rule, must come in the same order on all ranks; up to size - 1 of them are left out at the
-    end of an epoch, or so many rows of arrays. Each batch of `validation_data` is evaluated by one rank, and all get
-    the results of one process.
+    All ranks pass the same data, all of it: `x` is arrays (with `y`, `sample_weight`), a ``tf.data.Dataset``, a
+    ``PyDataset``, or a function that takes the number of an epoch and gives its dataset. Each rank trains on its part,
+    with batches of the size that is given, and after each change of the world the rest of the epoch is divided again.
+    The elements of a dataset, its batches as a rule, must come in the same order on all ranks; up to size - 1 of them
+    are left out at the end of an epoch, or so many rows of arrays. Each batch of `validation_data` is evaluated by one
+    rank, and all get the results of one process.
 
     Rank 0's weights are those of all ranks at the start. Ranks that are lost cost the steps since the last commit. A
     rank that joins takes weights, the optimizer's state, the learning rate, the history, epoch and position from the

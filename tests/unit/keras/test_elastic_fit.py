@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -135,6 +136,49 @@ def test_a_function_gives_each_epoch_its_order() -> None:
     assert rows(of.part(0, 0, 0, 2)) == rows(of.part(0, 0, 0, 2)) != rows(of.part(1, 0, 0, 2))
 
 
+class Batches(tf.keras.utils.Sequence):
+    def __init__(self, first: int = 0, size: int = 3) -> None:
+        super().__init__()
+        self.first, self.size = first, size
+
+    def __len__(self) -> int:
+        return math.ceil(len(X) / self.size)
+
+    def __getitem__(self, place: int) -> Any:
+        begin = place * self.size
+        return X[begin : begin + self.size] + 2 * self.first, Y[begin : begin + self.size]
+
+
+class Shuffled(Batches):
+    def on_epoch_end(self) -> None:
+        self.first += 1
+
+
+def numbers(part: Any) -> list[list[int]]:
+    return [(part.dataset[step][0][:, 0] / 2).astype(int).tolist() for step in range(part.steps)]
+
+
+def test_batches_of_a_sequence_are_divided() -> None:
+    of = source(Batches(), None, shuffle=False)
+    assert [numbers(part) for part in parts(of, 3)] == [
+        [[0, 1, 2], [9, 10, 11]],
+        [[3, 4, 5], [12, 13, 14]],
+        [[6, 7, 8], [15, 16, 17]],
+    ]
+    assert [numbers(part) for part in parts(of, 2, 6)] == [[[18, 19, 20]], [[21, 22]]]
+    shuffled = source(Batches(), None)
+    assert numbers(shuffled.part(0, 0, 0, 1)) == numbers(shuffled.part(0, 0, 0, 1)) != numbers(of.part(0, 0, 0, 1))
+    assert numbers(shuffled.part(0, 0, 0, 1)) != numbers(shuffled.part(1, 0, 0, 1))
+    by_epoch = source(lambda epoch: Shuffled(epoch), None, shuffle=False)
+    assert numbers(by_epoch.part(5, 0, 0, 2))[0] == [5, 6, 7]
+
+
+def test_alone_a_sequence_trains_as_without_it() -> None:
+    given = {"epochs": 2, "shuffle": False, "verbose": 0, "validation_data": Batches()}
+    expected = model().fit(Batches(), **given).history
+    assert model().fit(Batches(), callbacks=[tfk.Elastic()], **given).history == expected
+
+
 DATA = tf.data.Dataset.from_tensor_slices((X, Y))
 
 
@@ -150,6 +194,9 @@ DATA = tf.data.Dataset.from_tensor_slices((X, Y))
         ({"x": [1.0, 2.0]}, UnsupportedError, "got float"),
         ({"x": tf.ragged.constant([[1], [1, 2]])}, UnsupportedError, "got RaggedTensor"),
         ({"x": DATA}, InvalidArgumentError, "y: x is a tf.data.Dataset"),
+        ({"x": Batches()}, InvalidArgumentError, "y: x is a Batches, which has to have it"),
+        ({"x": Shuffled(), "y": None}, UnsupportedError, "Shuffled has an on_epoch_end, .* a function"),
+        ({"x": Batches(), "y": None, "global_batch": 8}, UnsupportedError, "global_batch of Elastic divides rows"),
         ({"batch_size": 4, "global_batch": 8}, InvalidArgumentError, "batch_size: global_batch of Elastic says"),
         ({"x": DATA, "y": None, "batch_size": 4}, InvalidArgumentError, "batch_size: x is a tf.data.Dataset"),
     ],
