@@ -14,10 +14,12 @@ STUB = "import os\nprint('keras begins', os.environ.get('TFCOLLECTIVE_DATA_PARAL
 
 
 def run(folder: Path, program: str, **environment: str) -> str:
-    """Runs a program with a package `keras` that is a stub, and a stub of tfcollective.keras which says so."""
+    """Runs a program with a package `keras` that is a stub, and with stubs of what it starts in tfcollective.keras."""
     (folder / "keras.py").write_text(STUB)
     packages = [str(FIRST), str(folder), str(Path(tfcollective.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    stub = "import sys, types; sys.modules['tfcollective.keras'] = types.ModuleType('tfcollective.keras')\n"
+    names = ["tfcollective.keras", "tfcollective.keras._parallel", "tfcollective.keras._parallel.start"]
+    stub = f"import sys, types; sys.modules.update({{name: types.ModuleType(name) for name in {names}}})\n"
+    stub += f"sys.modules[{names[-1]!r}].refuse_other = lambda keras: print('divides', keras.__name__)\n"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(packages), "TFCOLLECTIVE_JOB_ID": "a", **environment}
     done = subprocess.run(
         [sys.executable, "-c", stub + program], env=environ, capture_output=True, text=True, check=True, timeout=60
@@ -42,4 +44,4 @@ def test_generators_without_a_seed_differ(tmp_path: Path) -> None:
 def test_looking_for_keras_is_not_importing_it(tmp_path: Path) -> None:
     program = "import importlib.util\nprint(importlib.util.find_spec('keras') is not None)\nimport keras, keras"
     found = run(tmp_path, program, TFCOLLECTIVE_DATA_PARALLEL="1").splitlines()
-    assert found == ["True", "keras begins 1"]
+    assert found == ["True", "keras begins 1", "divides keras"]
