@@ -107,3 +107,15 @@ def test_a_program_signal_asks_for_no_end(number):
         signal.raise_signal(number)
         signal.raise_signal(signal.SIGTERM)
     assert (acted, received) == ([number, signal.SIGTERM], [signal.SIGTERM])
+
+
+def test_an_ignored_sigquit_shows_stacks():
+    shown = queue.SimpleQueue()
+    before = signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    try:
+        with forward_signals((signal.SIGTERM,), print, lambda: shown.put("stacks")):
+            signal.raise_signal(signal.SIGQUIT)
+        assert shown.get(timeout=within(20)) == "stacks"
+        assert signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGQUIT, before)

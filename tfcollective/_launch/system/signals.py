@@ -90,7 +90,8 @@ def forward_signals(
 ) -> Iterator[list[int]]:
     """Calls ``act`` for each of these signals while the context is open, and for a :class:`StopSwitch` that this thread
     holds; yields the list of those that have come and ask for the end: all but those of :data:`PASSED_ON`. A signal
-    that this process ignores stays ignored. SIGQUIT calls ``show_stacks`` if it is given.
+    that this process ignores stays ignored. SIGQUIT calls ``show_stacks`` if it is given, also where it is ignored, as
+    in what a script starts with &: it ends nothing.
 
     Ctrl-Z at the terminal is refused with a line that says so: a launcher that does not run answers no rank, and the
     ranks would give up. Only for the main thread, unless ``numbers`` is empty. The earlier handlers come back at the
@@ -107,9 +108,8 @@ def forward_signals(
     earlier = {number: signal.signal(number, handle) for number in not_ignored(numbers)}
     for number in not_ignored((signal.SIGTSTP,)) if numbers else ():
         earlier[number] = signal.signal(number, _refuse)
-    if show_stacks is not None:
-        for number in not_ignored((signal.SIGQUIT,)) if numbers else ():
-            earlier[number] = signal.signal(number, partial(_call, show_stacks))
+    if show_stacks is not None and numbers:
+        earlier[signal.SIGQUIT] = signal.signal(signal.SIGQUIT, partial(_call, show_stacks))
     switch = _SWITCH.get()
     try:
         with nullcontext() if switch is None else switch.heard(handle):
