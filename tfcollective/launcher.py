@@ -141,7 +141,7 @@ from tfcollective._launch.platforms.join import elastic_assignment as elastic_as
 from tfcollective._launch.platforms.join import numbered_name as numbered_name
 from tfcollective._launch.report.report import exit_code as exit_code
 from tfcollective._launch.report.report import render as render
-from tfcollective._launch.report.restarts import run_job as run_job
+from tfcollective._launch.restarts import run_job as run_job
 from tfcollective._launch.run import Assign as Assign
 from tfcollective._launch.run import Assignment as Assignment
 from tfcollective._launch.run import Enrolment as Enrolment

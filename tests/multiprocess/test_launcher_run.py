@@ -209,7 +209,7 @@ def test_neither_argv_nor_environment_holds_the_key(tmp_path):
             assert key not in " ".join(environment_of(process).values())
 
 
-def test_a_page_follows_a_job_until_it_is_stopped():
+def test_a_page_follows_a_job_to_its_stop():
     with Run(("-np", "2", "--web", *python(JOIN + "join(); print('joined', flush=True); time.sleep(60)"))) as job:
         url = next(line for line in job.process.stderr if "watch the job at" in line).split()[-1]
         job.wait_for_line("joined")

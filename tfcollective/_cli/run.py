@@ -30,7 +30,7 @@ from tfcollective._launch.launcher import find_launcher, known_launchers
 from tfcollective._launch.plan.hosts import share_out
 from tfcollective._launch.plan.spec import AUTO_WEB, JobSpec
 from tfcollective._launch.report.report import describe_size, exit_code, render, warning
-from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.restarts import run_job
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON)
 _SHOWS_ALL = f"{__name__}.all"

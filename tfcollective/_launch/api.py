@@ -19,7 +19,7 @@ from tfcollective._launch.launcher import JobOutcome, Launcher, find_launcher
 from tfcollective._launch.plan.build import build_job, read_options
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import render
-from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.restarts import run_job
 from tfcollective._launch.running.function import make_call
 
 

@@ -75,7 +75,7 @@ def test_a_silent_rank_is_missing_wherever_it_was():
     assert stalls.find(MEMBERS, 12.0) == Stall((task(0), task(2)), (task(1),), 12.0)
 
 
-def test_the_time_of_a_stopped_job_does_not_count():
+def test_the_time_of_a_stop_does_not_count():
     stalls = Stalls(10.0)
     beats(stalls, 0.0)
     beats(stalls, 600.0)

@@ -283,7 +283,7 @@ def test_a_users_callback_list_gets_it_too() -> None:
 
 
 @pytest.mark.skipif(not hasattr(keras, "distribution"), reason="Keras 2 has no stop_evaluating")
-def test_a_stop_between_batches_of_one_call_is_refused() -> None:
+def test_stops_between_batches_of_one_call_are_refused() -> None:
     made = model()
     made.steps_per_execution, made.stop_evaluating = 2, True
     stop = StopTogether([])

@@ -25,7 +25,7 @@ from tfcollective._launch.launcher import JobOutcome, Launcher, StartFailure
 from tfcollective._launch.plan.planner import Plan, plan_local
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.report.report import exit_code, render
-from tfcollective._launch.report.restarts import obstacle, pause_before, restarted, run_job
+from tfcollective._launch.restarts import obstacle, pause_before, restarted, run_job
 
 
 def ended(code=0, number=None, *, exception=None, initialised=True, generation=1, **fields):

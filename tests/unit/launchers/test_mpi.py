@@ -13,7 +13,7 @@ from tfcollective._launch.nodes.provider import NodeFacts, NodeSettings
 from tfcollective._launch.plan.hosts import parse_hosts
 from tfcollective._launch.plan.spec import JobSpec
 from tfcollective._launch.platforms.local import LocalLauncher
-from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.restarts import run_job
 
 AGENT = ("python", "agent")
 GRACE_S = 12.5

@@ -28,7 +28,7 @@ from tfcollective._launch.plan.hosts import Host
 from tfcollective._launch.plan.job_file import job_text, read_job
 from tfcollective._launch.plan.spec import FunctionCall, JobSpec
 from tfcollective._launch.report.report import exit_code, render
-from tfcollective._launch.report.restarts import run_job
+from tfcollective._launch.restarts import run_job
 from tfcollective._testing.clock import ManualClock
 
 ALLOCATED = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "gpu[07-08],big", "SLURM_TASKS_PER_NODE": "2(x2),1"}

@@ -28,7 +28,7 @@ from tfcollective._launch.nodes.gather import all_enrolled
 from tfcollective._launch.nodes.live import Node
 from tfcollective._launch.nodes.provider import NodeKind, NodeProvider
 from tfcollective._launch.plan.planner import Plan
-from tfcollective._launch.report.restarts import restarted
+from tfcollective._launch.restarts import restarted
 from tfcollective._launch.run import Assign, by_name, client_of, run_on_nodes
 from tfcollective._launch.running.job import Job
 from tfcollective._launch.system.signals import forward_signals, heed

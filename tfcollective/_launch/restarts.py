@@ -31,9 +31,9 @@ def run_job(
     """Runs the job, and again when it fails, at most ``spec.max_restarts`` times; the outcome of the last time.
 
     Each time everything is new: coordinator, key, agents, processes. Only the number of the generation continues. What
-        is
-    in the checkpoints is for the ranks to find. A signal that asks the job to stop stops it for good, also between two
-    starts. MLflow hears of it all as one run, where it is used. ``pause`` waits in place of the clock, for tests.
+    is in the checkpoints is for the ranks to find. A signal that asks the job to stop stops it for good, also between
+    two starts. MLflow and the page of ``--web`` hear of it all as one run, where they are used. ``pause`` waits in
+    place of the clock, for tests.
 
     Raises:
         ConfigError: the launcher cannot start a job again, or not the processes of its engine.
